@@ -1,0 +1,150 @@
+package transport
+
+import "net/netip"
+
+// Window limits, in bytes of UDP payload and in datagrams, of what may be under
+// way to one destination socket. A default receive buffer of Linux (208 KiB)
+// holds 512 small datagrams or 6 coalesced packets of 64 KiB, so the start is
+// below that; success lets it grow, loss halves it.
+const (
+	WindowStartBytes = 128 << 10
+	WindowStartPkts  = 256
+	windowMinBytes   = 16 << 10
+	windowMinPkts    = 16
+	windowMaxBytes   = 4 << 20
+	windowMaxPkts    = 8192
+)
+
+// Dest is what the queue pairs of a shard share about one destination address:
+// the window, and whether segmentation offload works on the way there.
+type Dest struct {
+	Addr netip.Addr
+
+	limitBytes, limitPkts int
+	bytes, pkts           int // under way
+	acked                 int // bytes acknowledged since the window grew
+	slowStart             bool
+	lastLoss              int64
+	waiters               []*QP
+	lossRounds            int // go-back-N rounds without progress
+
+	// GSO says whether batches may be segmented by the kernel on the way.
+	GSO GSOState
+}
+
+// GSOState is what is known about segmentation offload to a destination.
+type GSOState uint8
+
+// GSO states. While unknown, batches of two segments are the probe: once they
+// were acknowledged it is on; after two go-back-N rounds without progress it
+// goes off.
+const (
+	GSOOn GSOState = iota
+	GSOUnknown
+	GSOOff
+)
+
+// MaxSegs is the limit for Flow.MaxSegs: 0 none.
+func (g GSOState) MaxSegs() int {
+	switch g {
+	case GSOUnknown:
+		return 2
+	case GSOOff:
+		return 1
+	}
+	return 0
+}
+
+// NewDest makes the record of a destination.
+func NewDest(a netip.Addr, gso GSOState) *Dest {
+	return &Dest{Addr: a, limitBytes: WindowStartBytes, limitPkts: WindowStartPkts, slowStart: true, GSO: gso}
+}
+
+// Room reports whether one more packet of n bytes may leave. With nothing under
+// way it always may.
+func (d *Dest) Room(n int) bool {
+	return d.pkts == 0 || d.bytes+n <= d.limitBytes && d.pkts < d.limitPkts
+}
+
+// HalfFull reports whether at least half of the window is under way: the sender
+// then asks for an acknowledgement.
+func (d *Dest) HalfFull() bool {
+	return d.bytes >= d.limitBytes/2 || d.pkts >= d.limitPkts/2
+}
+
+// Sent counts a packet of n bytes that was put under way.
+func (d *Dest) Sent(n int) { d.bytes += n; d.pkts++ }
+
+// Wait queues q for a Post when the window opens; once, however often called.
+func (d *Dest) Wait(q *QP) {
+	if !q.waiting {
+		q.waiting = true
+		d.waiters = append(d.waiters, q)
+	}
+}
+
+// Forget removes packets that are not under way any more without news about
+// the path: a queue pair went to error or starts over.
+func (d *Dest) Forget(e *Env, bytes, pkts int) {
+	d.bytes -= bytes
+	d.pkts -= pkts
+	d.wake(e)
+}
+
+// Acked counts packets as arrived, lets the window grow, and wakes who waits.
+func (d *Dest) Acked(e *Env, bytes, pkts int) {
+	d.bytes -= bytes
+	d.pkts -= pkts
+	d.lossRounds = 0
+	if pkts >= 2 && d.GSO == GSOUnknown {
+		d.GSO = GSOOn
+	}
+	// Grow only if the window was the limit: at least half of it in use.
+	if bytes > 0 && 2*(d.bytes+bytes) >= d.limitBytes || 2*(d.pkts+pkts) >= d.limitPkts {
+		d.acked += max(bytes, pkts*(d.limitBytes/d.limitPkts))
+		if d.slowStart || d.acked >= 4*d.limitBytes {
+			step := d.limitBytes / 8
+			if d.slowStart {
+				step = min(d.acked, d.limitBytes)
+			}
+			d.setLimit(d.limitBytes + step)
+			d.acked = 0
+		}
+	}
+	d.wake(e)
+}
+
+// Lost tells of a loss: the window is halved, at most once a millisecond, since
+// one overflow shows in every queue pair. timeout: nothing at all came back.
+func (d *Dest) Lost(e *Env, timeout bool) {
+	d.slowStart = false
+	d.acked = 0
+	if e.Now-d.lastLoss >= 1e6 || d.lastLoss == 0 {
+		d.lastLoss = e.Now
+		d.setLimit(d.limitBytes / 2)
+	}
+	if timeout {
+		d.lossRounds++
+		if d.lossRounds >= 2 && d.GSO != GSOOff {
+			d.GSO = GSOOff
+		}
+	}
+}
+
+func (d *Dest) setLimit(b int) {
+	b = min(max(b, windowMinBytes), windowMaxBytes)
+	d.limitBytes = b
+	d.limitPkts = min(max(b/(WindowStartBytes/WindowStartPkts), windowMinPkts), windowMaxPkts)
+}
+
+func (d *Dest) wake(e *Env) {
+	if len(d.waiters) == 0 || d.bytes >= d.limitBytes || d.pkts >= d.limitPkts {
+		return
+	}
+	for i, q := range d.waiters {
+		q.waiting = false
+		e.Ready = append(e.Ready, q)
+		d.waiters[i] = nil
+	}
+	d.waiters = d.waiters[:0]
+}
