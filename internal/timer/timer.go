@@ -10,6 +10,14 @@ type Item[T any] struct {
 	index int // position + 1; 0 = not in the heap
 }
 
+// At is the time for which the item is scheduled, 0 = not.
+func (it *Item[T]) At() int64 {
+	if it.index == 0 {
+		return 0
+	}
+	return it.at
+}
+
 // Heap is a set of items ordered by deadline. The zero value is empty.
 type Heap[T any] struct {
 	items []*Item[T]

@@ -131,6 +131,23 @@ func (d *Dest) Lost(e *Env, timeout bool) {
 	}
 }
 
+// Leave removes q from those that wait for the window: it is being destroyed.
+func (d *Dest) Leave(q *QP) {
+	n := 0
+	for _, w := range d.waiters {
+		if w != q {
+			d.waiters[n] = w
+			n++
+		}
+	}
+	clear(d.waiters[n:])
+	d.waiters = d.waiters[:n]
+	q.waiting = false
+}
+
+// Idle reports whether nothing is under way and nobody waits.
+func (d *Dest) Idle() bool { return d.bytes == 0 && d.pkts == 0 && len(d.waiters) == 0 }
+
 func (d *Dest) setLimit(b int) {
 	b = min(max(b, windowMinBytes), windowMaxBytes)
 	d.limitBytes = b

@@ -81,6 +81,9 @@ type Deliveries struct {
 	events []event
 }
 
+// Any reports whether there is something to deliver.
+func (d *Deliveries) Any() bool { return len(d.fired)+len(d.events) > 0 }
+
 // Deliver calls the application's side. No lock may be held.
 func (d *Deliveries) Deliver() {
 	for _, cq := range d.fired {

@@ -1,5 +1,7 @@
 package transport
 
+import "reflect"
+
 // Stats are the counters of a shard's protocol; they only grow. Names follow
 // Linux's hw_counters where one exists. Every drop of a packet has a counter.
 type Stats struct {
@@ -42,4 +44,21 @@ type Stats struct {
 	DropStale     uint64 // response that nobody waits for
 	DropDuplicate uint64 // duplicate READ/atomic without a saved entry
 	DropRNRWait   uint64 // after a NAK, until the expected PSN comes
+}
+
+// Add adds o's counters to s.
+func (s *Stats) Add(o *Stats) {
+	a, b := reflect.ValueOf(s).Elem(), reflect.ValueOf(o).Elem()
+	for i := range a.NumField() {
+		f := a.Field(i)
+		f.SetUint(f.Uint() + b.Field(i).Uint())
+	}
+}
+
+// Each calls f with the name and value of every counter.
+func (s *Stats) Each(f func(name string, v uint64)) {
+	v := reflect.ValueOf(s).Elem()
+	for i := range v.NumField() {
+		f(v.Type().Field(i).Name, v.Field(i).Uint())
+	}
 }

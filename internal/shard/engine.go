@@ -1,0 +1,152 @@
+package shard
+
+import (
+	"errors"
+	"math"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/mem"
+	"github.com/verbena-rdma/verbena/internal/pkt"
+	"github.com/verbena-rdma/verbena/internal/port"
+	"github.com/verbena-rdma/verbena/internal/transport"
+)
+
+// Config is what an engine works with.
+type Config struct {
+	Port   port.Port
+	Mem    *mem.Table
+	Clock  func() int64 // monotonic ns, never 0
+	Shards int
+	// Manual switches off every progress but that by Turn: the simulated
+	// network drives.
+	Manual bool
+}
+
+// Engine is the data path of an open device.
+type Engine struct {
+	cfg    Config
+	waiter port.Waiter // nil: the port cannot block
+	shards []*Shard
+	qps    table
+
+	rxMu      sync.Mutex // receive side: rx and what follows
+	rx        pkt.Rx
+	peers     peers
+	last      int64 // time of the last turn
+	skew      atomic.Int64
+	rxStats   transport.Stats // drops before a shard is known
+	pkt       transport.Packet
+	rxDeliver transport.Deliveries
+
+	deliveries sync.Pool
+	progress
+}
+
+// NewEngine makes an engine; Start begins background progress.
+func NewEngine(cfg Config) *Engine {
+	e := &Engine{cfg: cfg}
+	e.waiter, _ = cfg.Port.(port.Waiter)
+	e.deliveries.New = func() any { return new(transport.Deliveries) }
+	e.rx.Dgrams = make([]pkt.Datagram, 0, turnDatagrams)
+	e.peers.init()
+	for range max(cfg.Shards, 1) {
+		e.shards = append(e.shards, newShard(e))
+	}
+	e.progress.init()
+	return e
+}
+
+// now is the clock less the pauses during which the process was starved.
+func (e *Engine) now() int64 { return e.cfg.Clock() - e.skew.Load() }
+
+// ErrNumberInUse tells that a queue pair with the number exists.
+var ErrNumberInUse = errors.New("queue pair number in use")
+
+// ShardFor picks the shard of a new queue pair.
+func (e *Engine) ShardFor(n ib.QPN) *Shard { return e.shards[int(n)%len(e.shards)] }
+
+// Add makes the queue pair reachable under its number.
+func (e *Engine) Add(q *transport.QP, s *Shard) error {
+	q.Timer.Owner = q
+	if !e.qps.add(&member{q, s}) {
+		return ErrNumberInUse
+	}
+	return nil
+}
+
+// Remove makes it unreachable and forgets it. When it returns no step for it
+// is running or will run.
+func (e *Engine) Remove(q *transport.QP, s *Shard) {
+	e.qps.remove(q.Num)
+	s.Lock()
+	s.Drop(q)
+	s.Unlock(nil)
+}
+
+// Quiesce returns when every step that was running when it was called has
+// ended: whatever it looked up before that is not used any more.
+func (e *Engine) Quiesce() {
+	for _, s := range e.shards {
+		s.mu.Lock()
+		//lint:ignore SA2001 passing through the lock is the purpose
+		s.mu.Unlock()
+	}
+}
+
+// Stats gives the sum of all shards' counters.
+func (e *Engine) Stats() transport.Stats {
+	e.rxMu.Lock()
+	t := e.rxStats
+	e.rxMu.Unlock()
+	for _, s := range e.shards {
+		s.mu.Lock()
+		t.Add(&s.env.Stats)
+		s.mu.Unlock()
+	}
+	return t
+}
+
+// Busy names what an idle engine should not have: windows in use, packets in
+// batches, timers of no queue pair.
+func (e *Engine) Busy() error {
+	for _, s := range e.shards {
+		s.mu.Lock()
+		var err error
+		for a, d := range s.dests {
+			if !d.Idle() {
+				err = errors.New("window to " + a.String() + " is not empty")
+			}
+		}
+		if !s.env.Tx.Empty() {
+			err = errors.New("a send batch is not empty")
+		}
+		s.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nextDeadline is the earliest time at which a shard needs a turn, in the
+// engine's time; MaxInt64 when none does.
+func (e *Engine) nextDeadline() int64 {
+	next := int64(math.MaxInt64)
+	for _, s := range e.shards {
+		if d := s.deadline.Load(); d != 0 && d < next {
+			next = d
+		}
+	}
+	return next
+}
+
+// ErrClosed tells that the engine was closed.
+var ErrClosed error = closedError{}
+
+type closedError struct{}
+
+func (closedError) Error() string        { return "device is closed" }
+func (closedError) Is(target error) bool { return target == syscall.EIO }

@@ -1,0 +1,56 @@
+package shard
+
+import (
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/internal/pkt"
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
+)
+
+// maxPeers bounds what is remembered about senders: addresses are chosen by
+// the network. Beyond it everything learnt is forgotten.
+const maxPeers = 4096
+
+// peer is what is known about a sending host.
+type peer struct {
+	ids roce.IDTracker
+}
+
+// peerPath is the way from one socket of a peer to one of our addresses.
+type peerPath struct {
+	roce.Path
+	from netip.AddrPort
+	to   netip.Addr
+	peer *peer
+}
+
+// peers remembers senders. The cache is direct-mapped: a run of packets of one
+// queue pair comes from one UDP port.
+type peers struct {
+	byAddr map[netip.Addr]*peer
+	cache  [64]peerPath
+}
+
+func (p *peers) init() { p.byAddr = make(map[netip.Addr]*peer) }
+
+// path gives the sender's record; valid until the next call.
+func (p *peers) path(d *pkt.Datagram) *peerPath {
+	a := d.Src.Addr()
+	b := a.As16()
+	c := &p.cache[(int(d.Src.Port())^int(b[15])^int(b[14])<<3)&(len(p.cache)-1)]
+	if c.from == d.Src && c.to == d.Dst && c.peer != nil {
+		return c
+	}
+	bare := a.WithZone("")
+	h := p.byAddr[bare]
+	if h == nil {
+		if len(p.byAddr) >= maxPeers {
+			clear(p.byAddr)
+			clear(p.cache[:])
+		}
+		h = new(peer)
+		p.byAddr[bare] = h
+	}
+	*c = peerPath{roce.NewPath(bare, d.Dst.WithZone(""), d.Src.Port()), d.Src, d.Dst, h}
+	return c
+}

@@ -1,0 +1,205 @@
+package shard
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/verbena-rdma/verbena/internal/pkt"
+	"github.com/verbena-rdma/verbena/internal/timer"
+	"github.com/verbena-rdma/verbena/internal/transport"
+)
+
+// Shard is the unit of mutual exclusion of the data path.
+type Shard struct {
+	mu     sync.Mutex
+	env    transport.Env
+	eng    *Engine
+	timers timer.Heap[*transport.QP]
+	dests  map[netip.Addr]*transport.Dest
+
+	due   []*transport.QP // owed their ACK since before this turn
+	ready []*transport.QP // scratch: the Ready list being worked on
+
+	// deadline is the earliest time at which the shard needs a turn, 0 = none.
+	// Written under mu, read by whoever is about to sleep.
+	deadline atomic.Int64
+	owes     atomic.Bool // Env.Owed is not empty
+}
+
+func newShard(e *Engine) *Shard {
+	s := &Shard{eng: e, dests: make(map[netip.Addr]*transport.Dest)}
+	s.env.Mem = e.cfg.Mem
+	s.env.Tx = pkt.NewTx(pkt.TxCaps{MaxSegs: e.cfg.Port.Caps().MaxSegs})
+	s.env.Send = s.send
+	return s
+}
+
+func (s *Shard) send() {
+	if s.env.Tx.Empty() {
+		return
+	}
+	s.env.Stats.SentPackets += uint64(s.env.Tx.Packets)
+	s.eng.cfg.Port.Send(s.env.Tx)
+	s.env.Tx.Reset()
+}
+
+// Lock takes the shard's lock and reads the clock. The Env is valid until
+// Unlock.
+func (s *Shard) Lock() *transport.Env {
+	s.mu.Lock()
+	s.env.Now = s.eng.now()
+	return &s.env
+}
+
+// Unlock ends a step that began with Lock: work that became ready is done, ACKs
+// that are owed leave with what is sent, timers are set, and after the lock is
+// released the application's side is called. touched is the queue pair that the
+// step was about, or nil.
+func (s *Shard) Unlock(touched *transport.QP) {
+	if touched != nil {
+		s.arm(touched)
+	}
+	s.runReady()
+	if len(s.env.Owed) > 0 && !s.env.Tx.Empty() {
+		s.due, s.env.Owed = s.env.Owed, s.due
+		s.payOwed()
+	}
+	s.leave()
+}
+
+// leave sends what is in the batch, publishes the deadline, releases the lock
+// and delivers.
+func (s *Shard) leave() {
+	s.send()
+	s.publish()
+	if !s.env.Pending() {
+		s.mu.Unlock()
+	} else {
+		d := s.eng.deliveries.Get().(*transport.Deliveries)
+		s.env.Take(d)
+		s.mu.Unlock()
+		d.Deliver()
+		s.eng.deliveries.Put(d)
+	}
+	s.eng.wakeFor(s.deadline.Load())
+}
+
+func (s *Shard) publish() {
+	d := s.timers.Next()
+	if len(s.env.Ready) > 0 {
+		d = s.env.Now
+	}
+	s.deadline.Store(d)
+	s.owes.Store(len(s.env.Owed) > 0)
+}
+
+// arm schedules the queue pair's deadline. A deadline that moved later leaves
+// the timer where it is: it then fires early and is set again, which is cheaper
+// than moving it with every packet.
+func (s *Shard) arm(q *transport.QP) {
+	d := q.Service.Deadline()
+	if d == 0 {
+		return
+	}
+	if at := q.Timer.At(); at == 0 || d < at {
+		s.timers.Set(&q.Timer, d)
+	}
+}
+
+// runReady gives each queue pair on the Ready list one Post. What they leave
+// over waits for the next turn, so that a turn is bounded.
+func (s *Shard) runReady() {
+	if len(s.env.Ready) == 0 {
+		return
+	}
+	s.ready, s.env.Ready = s.env.Ready, s.ready[:0]
+	for i, q := range s.ready {
+		q.Service.Post(&s.env)
+		s.arm(q)
+		s.ready[i] = nil
+	}
+	s.ready = s.ready[:0]
+}
+
+// payOwed sends the ACKs of s.due.
+func (s *Shard) payOwed() {
+	for i, q := range s.due {
+		q.Owes = false
+		q.Service.Ack(&s.env)
+		s.due[i] = nil
+	}
+	s.due = s.due[:0]
+}
+
+// begin starts a turn: the ACKs owed so far leave at its end.
+func (s *Shard) begin(now int64) {
+	s.mu.Lock()
+	s.env.Now = now
+	s.due, s.env.Owed = s.env.Owed, s.due
+}
+
+// end ends a turn.
+func (s *Shard) end(d *transport.Deliveries) {
+	s.runReady()
+	s.payOwed()
+	s.expire()
+	s.send()
+	s.publish()
+	if s.env.Pending() {
+		s.env.Take(d)
+	}
+	s.mu.Unlock()
+}
+
+// expire fires the timers that are due.
+func (s *Shard) expire() {
+	for {
+		q, ok := s.timers.Expired(s.env.Now)
+		if !ok {
+			return
+		}
+		if d := q.Service.Deadline(); d != 0 && d <= s.env.Now {
+			q.Service.Timer(&s.env)
+		}
+		s.arm(q)
+	}
+}
+
+// Dest gives the shard's record of a destination address. The caller holds the
+// lock. local tells that the way there needs no offload probe.
+func (s *Shard) Dest(a netip.Addr, local bool) *transport.Dest {
+	d := s.dests[a]
+	if d == nil {
+		gso := transport.GSOOn
+		if s.eng.cfg.Port.Caps().NeedsProbe && !local && a.Unmap().Is4() {
+			gso = transport.GSOUnknown
+		}
+		d = transport.NewDest(a, gso)
+		s.dests[a] = d
+	}
+	return d
+}
+
+// Drop removes a queue pair's timer and list entries: it is being destroyed.
+// The caller holds the lock.
+func (s *Shard) Drop(q *transport.QP) {
+	s.timers.Set(&q.Timer, 0)
+	s.env.Ready = without(s.env.Ready, q)
+	s.env.Owed = without(s.env.Owed, q)
+	if q.Dest != nil {
+		q.Dest.Leave(q)
+	}
+}
+
+func without(l []*transport.QP, q *transport.QP) []*transport.QP {
+	n := 0
+	for _, x := range l {
+		if x != q {
+			l[n] = x
+			n++
+		}
+	}
+	clear(l[n:])
+	return l[:n]
+}

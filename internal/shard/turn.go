@@ -1,0 +1,179 @@
+package shard
+
+import (
+	"errors"
+	"math"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/pkt"
+	"github.com/verbena-rdma/verbena/internal/transport"
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
+)
+
+// turnDatagrams bounds the datagrams of one turn.
+const turnDatagrams = 64
+
+// starved is the least lateness of a timer that counts as a pause of the whole
+// process and not as scheduling noise.
+const starved = 1e6
+
+// turn reads the socket, then lets the shards concerned fire their timers. It
+// returns the number of datagrams. The caller holds rxMu; e.rxDeliver must be
+// delivered after it is released.
+func (e *Engine) turn(now int64) int {
+	now = e.unstarve(now)
+	e.last = now
+	n := e.cfg.Port.Recv(&e.rx)
+	var s *Shard
+	for i := range e.rx.Dgrams {
+		s = e.datagram(now, s, &e.rx.Dgrams[i])
+	}
+	if s != nil {
+		s.end(&e.rxDeliver)
+	}
+	for _, o := range e.shards {
+		d := o.deadline.Load()
+		if d != 0 && d <= now || o.owes.Load() && o != s {
+			o.begin(now)
+			o.end(&e.rxDeliver)
+		}
+	}
+	return n
+}
+
+// unstarve notices that the process did not run for a while: a deadline passed
+// by more than half of the time that was left to it at the last turn. The
+// engine's time then goes on where it stopped, which pushes every deadline by
+// the gap, once: what arrived meanwhile is read before a timer fires.
+func (e *Engine) unstarve(now int64) int64 {
+	d := e.nextDeadline()
+	if d == math.MaxInt64 || d >= now || e.last == 0 || d <= e.last {
+		return now
+	}
+	if late := now - d; late > starved && late > (d-e.last)/2 {
+		e.skew.Add(now - e.last)
+		return e.last
+	}
+	return now
+}
+
+// datagram handles the segments of one datagram. s is the shard whose lock is
+// held, or nil; the one whose lock is held afterwards is returned.
+func (e *Engine) datagram(now int64, s *Shard, d *pkt.Datagram) *Shard {
+	var path *peerPath
+	data, id := d.Data, d.ID
+	for len(data) > 0 {
+		seg := data[:min(d.SegSize, len(data))]
+		data = data[len(seg):]
+		m := e.parse(seg, d)
+		if m != nil {
+			if path == nil {
+				path = e.peers.path(d)
+			}
+			if m.sh != s {
+				if s != nil {
+					s.end(&e.rxDeliver)
+				}
+				s = m.sh
+				s.begin(now)
+			}
+			if e.check(s, m.qp, path, seg, id, d) {
+				s.env.Stats.RcvdPackets++
+				m.qp.Service.Packet(&s.env, &e.pkt)
+				s.arm(m.qp)
+			}
+		}
+		id++
+	}
+	return s
+}
+
+// parse cuts a segment into e.pkt and finds its queue pair; nil if it was
+// dropped.
+func (e *Engine) parse(seg []byte, d *pkt.Datagram) *member {
+	st := &e.rxStats
+	if err := roce.Parse(seg, &e.pkt.Packet); err != nil {
+		switch {
+		case errors.Is(err, roce.ErrShort):
+			st.DropShort++
+			return nil
+		case errors.Is(err, roce.ErrVersion):
+			st.DropVersion++
+			return nil
+		case errors.Is(err, roce.ErrPad):
+			st.DropPad++
+			return nil
+		case e.pkt.Op.Transport() != roce.TransportRC:
+			st.DropOpcode++
+			return nil
+		}
+		// An unknown opcode of a reliable service is answered with a NAK by the
+		// queue pair, once the packet proved to be its peer's and intact.
+	}
+	n := ib.QPN(e.pkt.BTH.DestQP())
+	m := e.qps.find(n)
+	if m == nil {
+		switch n {
+		case ib.QPNGSI:
+			st.DropGSI++
+		case ib.QPNMulticast:
+			st.DropMulticast++
+		default:
+			st.DropNoQP++
+		}
+		return nil
+	}
+	return m
+}
+
+// check verifies that the packet in e.pkt is for this service, from the peer,
+// and intact. Nothing else of it was looked at before that.
+func (e *Engine) check(s *Shard, q *transport.QP, path *peerPath, seg []byte, id uint16, d *pkt.Datagram) bool {
+	st := &s.env.Stats
+	if e.pkt.Op.Transport() != transportOf(q.Type) {
+		st.DropTransport++
+		return false
+	}
+	if q.Type != ib.UD {
+		if q.Flow == nil {
+			st.DropState++
+			return false
+		}
+		// Both addresses are the connection's; the peer's UDP port is free.
+		if q.Flow.Dst() != path.Src() || q.Flow.Src() != path.Dst() || q.Flow.Local != d.Local {
+			st.DropSource++
+			return false
+		}
+	}
+	switch {
+	case d.IDKnown || path.Is6():
+		if !path.Check(seg, id) {
+			st.DropICRC++
+			return false
+		}
+	default:
+		var ok bool
+		if id, ok = path.Solve(seg); !ok {
+			st.DropICRC++
+			return false
+		}
+		if !path.peer.ids.PlausibleAt(s.env.Now, id) {
+			st.DropID++
+			return false
+		}
+	}
+	e.pkt.Dgram, e.pkt.ID = d, id
+	return true
+}
+
+func transportOf(t ib.QPType) roce.Transport {
+	switch t {
+	case ib.UC:
+		return roce.TransportUC
+	case ib.UD:
+		return roce.TransportUD
+	case ib.XRCSend, ib.XRCRecv:
+		return roce.TransportXRC
+	}
+	return roce.TransportRC
+}
