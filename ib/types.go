@@ -321,10 +321,13 @@ type PortPhysState uint8
 
 // Physical port states.
 const (
-	PhysSleep    PortPhysState = 1
-	PhysPolling  PortPhysState = 2
-	PhysDisabled PortPhysState = 3
-	PhysLinkUp   PortPhysState = 5
+	PhysSleep             PortPhysState = 1
+	PhysPolling           PortPhysState = 2
+	PhysDisabled          PortPhysState = 3
+	PhysTraining          PortPhysState = 4
+	PhysLinkUp            PortPhysState = 5
+	PhysLinkErrorRecovery PortPhysState = 6
+	PhysTest              PortPhysState = 7
 )
 
 // NodeType is the kind of a node (enum ibv_node_type).
@@ -332,11 +335,14 @@ type NodeType int8
 
 // Node types.
 const (
-	NodeUnknown NodeType = -1
-	NodeCA      NodeType = 1
-	NodeSwitch  NodeType = 2
-	NodeRouter  NodeType = 3
-	NodeRNIC    NodeType = 4
+	NodeUnknown     NodeType = -1
+	NodeCA          NodeType = 1
+	NodeSwitch      NodeType = 2
+	NodeRouter      NodeType = 3
+	NodeRNIC        NodeType = 4
+	NodeUSNIC       NodeType = 5
+	NodeUSNICUDP    NodeType = 6
+	NodeUnspecified NodeType = 7
 )
 
 // LinkLayer is the link layer of a port.
@@ -358,9 +364,6 @@ const (
 	AtomicHCA
 	AtomicGlob
 )
-
-// Rate is a static rate code (enum ibv_rate); 0 is the port's own.
-type Rate uint8
 
 // AHAttr is an address vector (struct ibv_ah_attr). On RoCE the GRH is
 // mandatory: an address without it is refused.
