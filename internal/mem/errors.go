@@ -1,0 +1,23 @@
+package mem
+
+import (
+	"errors"
+	"syscall"
+)
+
+// ErrFault tells that registered memory could not be touched: it was unmapped
+// or protected under the registration.
+var ErrFault = errors.New("registered memory is not accessible")
+
+// ParamError is the refusal of a registration.
+type ParamError struct {
+	Param  string        // name of the parameter that is at fault
+	Detail string        // what is wrong with it
+	Err    syscall.Errno // what errors.Is matches
+}
+
+// Error says which parameter is at fault and why.
+func (e *ParamError) Error() string { return e.Param + ": " + e.Detail + ": " + e.Err.Error() }
+
+// Unwrap gives the errno.
+func (e *ParamError) Unwrap() error { return e.Err }

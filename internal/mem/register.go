@@ -1,0 +1,82 @@
+package mem
+
+import (
+	"fmt"
+	"math"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/ib"
+)
+
+// Register enters buf into the table and pins it until Release; it must not
+// hold Go pointers. iova is the address by which work requests name the first
+// byte. Errors are of type *ParamError: EINVAL for an empty buf, an iova from
+// which the region would wrap around 2^64 (it may end there), or rights as in
+// [CheckAccess]; ENOMEM when the table is full; EOPNOTSUPP.
+func (t *Table) Register(pd *PD, buf []byte, iova uint64, access ib.Access) (*Region, error) {
+	if err := CheckAccess(access); err != nil {
+		return nil, err
+	}
+	if err := checkRange("iova", iova, uint64(len(buf))); err != nil {
+		return nil, err
+	}
+	r := &Region{pd: pd, buf: buf, iova: iova, length: uint64(len(buf)), access: access}
+	return t.enter(r)
+}
+
+const firstPage = 4096
+
+// RegisterPointer is Register for memory that Go does not manage. It must stay
+// mapped until Release; if it does not, work that touches it ends in error.
+// EINVAL also when addr is in the first page or the memory would wrap around.
+func (t *Table) RegisterPointer(pd *PD, addr uintptr, length, iova uint64, access ib.Access) (*Region, error) {
+	// Before the range: on-demand registration of everything has address 0.
+	if err := CheckAccess(access); err != nil {
+		return nil, err
+	}
+	// Go takes a fault in the first page for a nil pointer, which the guard does not catch.
+	if addr < firstPage {
+		return nil, &ParamError{"addr", "in the first page", syscall.EINVAL}
+	}
+	if err := checkRange("iova", iova, length); err != nil {
+		return nil, err
+	}
+	if length > math.MaxInt || uint64(^uintptr(0)-addr) < length-1 {
+		return nil, &ParamError{"length", "the memory wraps around the address space", syscall.EINVAL}
+	}
+	r := &Region{pd: pd, buf: foreign(addr, int(length)), iova: iova, length: length, access: access}
+	return t.enter(r)
+}
+
+// RegisterNull enters a null region, for local use: it reads as zeros and
+// swallows writes at every address (ibv_alloc_null_mr(3)).
+func (t *Table) RegisterNull(pd *PD) (*Region, error) {
+	return t.enter(&Region{pd: pd, kind: kindNull, access: ib.AccessLocalWrite})
+}
+
+func (t *Table) enter(r *Region) (*Region, error) {
+	if !r.pd.Hold() {
+		return nil, &ParamError{"pd", "deallocated", syscall.EINVAL}
+	}
+	if len(r.buf) > 0 {
+		r.pinner.Pin(&r.buf[0])
+	}
+	if !t.insert(r) {
+		r.pinner.Unpin()
+		r.pd.Drop()
+		return nil, &ParamError{"mr", fmt.Sprintf("the device has its limit of %d regions", t.max), syscall.ENOMEM}
+	}
+	return r, nil
+}
+
+// checkRange refuses an empty range and one that wraps around 2^64; it may end
+// exactly there.
+func checkRange(name string, addr, length uint64) error {
+	if length == 0 {
+		return &ParamError{"length", "0", syscall.EINVAL}
+	}
+	if addr > -length {
+		return &ParamError{name, "the region wraps around the address space", syscall.EINVAL}
+	}
+	return nil
+}
