@@ -5,13 +5,13 @@
 // its getters and setters read and write those bytes, nothing is copied. A view must have at least the length of its header
 // (BTHLen and so on); Parse checks that once for a whole packet, after which no getter can go out of bounds.
 //
-// All fields are in network byte order on the wire, except the ICRC, which is least significant byte first (IBA 7.8.1, A17).
+// All fields are in network byte order on the wire, except the ICRC, which is least significant byte first (IBA 7.8.1 and A17).
 // Functions take and return host integers.
 //
 // A UDP payload, as this package means it, begins with the BTH and ends with the ICRC.
 package roce
 
-// Port is the UDP destination port of every RoCEv2 packet, responses included (IBA A17.3.1).
+// Port is the UDP destination port of every RoCEv2 packet, responses included (IBA A17).
 const Port = 4791
 
 // Lengths of the headers in bytes (IBA 5.2, 9.3).

@@ -8,7 +8,7 @@ import (
 const protoUDP = 17
 
 // PutGRH4 writes the 40 bytes that a UD receive shows for an IPv4 packet: 20 zero bytes, then the IPv4 header as it came, with
-// DF and a right header checksum (IBA A17.4.5.2; readers tell it from IPv6 by that checksum). The length is the UDP
+// DF and a right header checksum (readers tell it from IPv6 by that checksum). The length is the UDP
 // payload's, ICRC included. Addresses may be IPv4-mapped; those that are not IPv4 are written as 0.0.0.0.
 func PutGRH4(b []byte, src, dst netip.Addr, tos, ttl uint8, id uint16, udpPayloadLen int) {
 	_ = b[GRHLen-1]

@@ -32,7 +32,7 @@ const (
 	bthAckReq = 0x80
 )
 
-// Put writes the whole header: MigReq is 1 (the state of a queue pair that does not migrate; hardware refuses packets without
+// Put writes the whole header: MigReq is 1 (the state of a queue pair that does not migrate; some hardware refuses packets without
 // it), version, FECN, BECN and reserved bits are 0. It takes the pad count in bytes (0..3) and the low 24 bits of destQP.
 func (h BTH) Put(op Opcode, se bool, pad int, pkey uint16, destQP uint32, ackReq bool, p psn.PSN) {
 	_ = h[BTHLen-1]
@@ -123,7 +123,7 @@ func setBit(b *byte, bit byte, v bool) {
 	}
 }
 
-// RETH is the RDMA Extended Transport Header of WRITE and READ requests (IBA 9.3.3): VA, R_Key, DMALen.
+// RETH is the RDMA Extended Transport Header of WRITE and READ requests (IBA 9.3): VA, R_Key, DMALen.
 type RETH []byte
 
 // Put writes the whole header. The length counts the whole message in bytes, not this packet.
@@ -152,7 +152,7 @@ func (h RETH) SetRKey(v uint32) { binary.BigEndian.PutUint32(h[8:], v) }
 // SetDMALen sets the length of the whole message in bytes.
 func (h RETH) SetDMALen(v uint32) { binary.BigEndian.PutUint32(h[12:], v) }
 
-// DETH is the Datagram Extended Transport Header (IBA 9.3.2): Q_Key, source queue pair.
+// DETH is the Datagram Extended Transport Header (IBA 9.3): Q_Key, source queue pair.
 type DETH []byte
 
 // Put writes the whole header, the reserved byte as 0.
@@ -174,7 +174,7 @@ func (h DETH) SetQKey(v uint32) { binary.BigEndian.PutUint32(h, v) }
 // SetSrcQP sets the source queue pair number to the low 24 bits of qpn.
 func (h DETH) SetSrcQP(qpn uint32) { put24(h[5:], qpn) }
 
-// AtomicETH is the Atomic Extended Transport Header (IBA 9.3.4): VA, R_Key, swap or add operand, compare operand.
+// AtomicETH is the Atomic Extended Transport Header (IBA 9.3): VA, R_Key, swap or add operand, compare operand.
 type AtomicETH []byte
 
 // Put writes the whole header. FETCH_ADD has its operand in swapAdd and compare 0.
@@ -210,7 +210,7 @@ func (h AtomicETH) SetSwapAdd(v uint64) { binary.BigEndian.PutUint64(h[12:], v) 
 // SetCompare sets the compare operand.
 func (h AtomicETH) SetCompare(v uint64) { binary.BigEndian.PutUint64(h[20:], v) }
 
-// AETH is the ACK Extended Transport Header (IBA 9.3.5): syndrome, MSN.
+// AETH is the ACK Extended Transport Header (IBA 9.3): syndrome, MSN.
 type AETH []byte
 
 // Put writes the whole header with the low 24 bits of msn.
@@ -230,7 +230,7 @@ func (h AETH) SetSyndrome(s Syndrome) { h[0] = byte(s) }
 // SetMSN sets the message sequence number to the low 24 bits of msn.
 func (h AETH) SetMSN(msn uint32) { put24(h[1:], msn) }
 
-// AtomicAckETH is the Atomic Acknowledge Extended Transport Header (IBA 9.3.6): the value before the operation.
+// AtomicAckETH is the Atomic Acknowledge Extended Transport Header (IBA 9.3): the value before the operation.
 type AtomicAckETH []byte
 
 // Put writes the header.
@@ -239,7 +239,7 @@ func (h AtomicAckETH) Put(orig uint64) { binary.BigEndian.PutUint64(h, orig) }
 // Orig returns the value that the memory had before the atomic, as a host integer.
 func (h AtomicAckETH) Orig() uint64 { return binary.BigEndian.Uint64(h) }
 
-// ImmDt is the immediate data (IBA 9.3.7). Its meaning is the application's; this package treats it as a big-endian number.
+// ImmDt is the immediate data (IBA 9.3). Its meaning is the application's; this package treats it as a big-endian number.
 type ImmDt []byte
 
 // Put writes the header.
@@ -248,7 +248,7 @@ func (h ImmDt) Put(v uint32) { binary.BigEndian.PutUint32(h, v) }
 // Data returns the immediate data.
 func (h ImmDt) Data() uint32 { return binary.BigEndian.Uint32(h) }
 
-// IETH is the Invalidate Extended Transport Header (IBA 9.3.8): the remote key that the responder must invalidate.
+// IETH is the Invalidate Extended Transport Header (IBA 9.3): the remote key that the responder must invalidate.
 type IETH []byte
 
 // Put writes the header.
@@ -266,7 +266,7 @@ func (h XRCETH) Put(srqn uint32) { binary.BigEndian.PutUint32(h, srqn&0xFFFFFF) 
 // SRQN returns the number of the shared receive queue, 24 bits.
 func (h XRCETH) SRQN() uint32 { return get24(h[1:]) }
 
-// RDETH is the Reliable Datagram Extended Transport Header (IBA 9.3.1): the end-to-end context.
+// RDETH is the Reliable Datagram Extended Transport Header (IBA 9.3): the end-to-end context.
 type RDETH []byte
 
 // Put writes the header with the low 24 bits of eec, the reserved byte as 0.

@@ -56,7 +56,7 @@ func (p *Path) Is6() bool { return p.is6 }
 const icrcSeed = 0xDEBB20E3
 
 // startRegister4 is the register after prefix, IPv4 and UDP header. Set to ones, because routers change them: TOS, TTL, both
-// checksums (IBA A17.3.3). Lengths and identification count as zero; Start adds them.
+// checksums (IBA A17). Lengths and identification count as zero; Start adds them.
 func startRegister4(src, dst [4]byte, srcPort uint16) uint32 {
 	h := [ipv4Len + udpLen]byte{0: 0x45, 1: 0xFF, 6: 0x40, 8: 0xFF, 9: 17, 10: 0xFF, 11: 0xFF, 26: 0xFF, 27: 0xFF}
 	copy(h[12:], src[:])

@@ -12,7 +12,7 @@ const (
 	TransportUC  Transport = 0x20 // unreliable connection
 	TransportRD  Transport = 0x40 // reliable datagram
 	TransportUD  Transport = 0x60 // unreliable datagram
-	TransportCNP Transport = 0x80 // congestion notification (IBA A17.9)
+	TransportCNP Transport = 0x80 // congestion notification (IBA A17)
 	TransportXRC Transport = 0xA0 // extended reliable connection (IBA A14)
 )
 
@@ -103,7 +103,7 @@ const (
 	OpUDSendOnlyImm = Opcode(TransportUD) | Opcode(OpSendOnlyImm)
 )
 
-// OpCNP is the congestion notification packet (IBA A17.9). It may be ignored.
+// OpCNP is the congestion notification packet (IBA A17). It may be ignored.
 const OpCNP Opcode = 0x81
 
 // Opcodes of the extended reliable connection.

@@ -47,7 +47,7 @@ func (s Syndrome) Credits() (n int, ok bool) {
 	return int(creditTable[s]), true
 }
 
-// creditTable decodes credit codes (IBA 9.7.7.2.1, table of AETH credit codes).
+// creditTable decodes credit codes (IBA 9.7.7.2, end-to-end flow control).
 var creditTable = [31]uint16{
 	0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192,
 	12288, 16384, 24576, 32768,
