@@ -9,15 +9,16 @@ import (
 )
 
 // Register enters buf into the table and pins it until Release; it must not
-// hold Go pointers. Work requests name its first byte by iova if useIOVA, else by
-// its address, or by 0 with AccessZeroBased. Errors are of type *ParamError: EINVAL for an empty buf, an iova from
-// which the region would wrap around 2^64 (it may end there), or rights as in
+// hold Go pointers. iova is the address by which work requests name the first
+// byte, usually Address(buf); with AccessZeroBased that is 0 whatever iova says.
+// Errors are of type *ParamError: EINVAL for an empty buf, an iova from which the
+// region would wrap around 2^64 (it may end there), or rights as in
 // [CheckAccess]; ENOMEM when the table is full; EOPNOTSUPP.
-func (t *Table) Register(pd *PD, buf []byte, iova uint64, useIOVA bool, access ib.Access) (*Region, error) {
+func (t *Table) Register(pd *PD, buf []byte, iova uint64, access ib.Access) (*Region, error) {
 	if err := CheckAccess(access); err != nil {
 		return nil, err
 	}
-	iova = base(address(buf), iova, useIOVA, access)
+	iova = base(iova, access)
 	if err := checkRange("iova", iova, uint64(len(buf))); err != nil {
 		return nil, err
 	}
@@ -30,7 +31,7 @@ const firstPage = 4096
 // RegisterPointer is Register for memory that Go does not manage. It must stay
 // mapped until Release; if it does not, work that touches it ends in error.
 // EINVAL also when addr is in the first page or the memory would wrap around.
-func (t *Table) RegisterPointer(pd *PD, addr uintptr, length, iova uint64, useIOVA bool, access ib.Access) (*Region, error) {
+func (t *Table) RegisterPointer(pd *PD, addr uintptr, length, iova uint64, access ib.Access) (*Region, error) {
 	// Before the range: on-demand registration of everything has address 0.
 	if err := CheckAccess(access); err != nil {
 		return nil, err
@@ -39,7 +40,7 @@ func (t *Table) RegisterPointer(pd *PD, addr uintptr, length, iova uint64, useIO
 	if addr < firstPage {
 		return nil, &ParamError{"addr", "in the first page", syscall.EINVAL}
 	}
-	iova = base(addr, iova, useIOVA, access)
+	iova = base(iova, access)
 	if err := checkRange("iova", iova, length); err != nil {
 		return nil, err
 	}
@@ -72,15 +73,15 @@ func (t *Table) enter(r *Region) (*Region, error) {
 }
 
 // base is the address by which work requests name the first byte.
-func base(addr uintptr, iova uint64, useIOVA bool, access ib.Access) uint64 {
-	switch {
-	case useIOVA:
-		return iova
-	case access&ib.AccessZeroBased != 0:
+func base(iova uint64, access ib.Access) uint64 {
+	if access&ib.AccessZeroBased != 0 {
 		return 0
 	}
-	return uint64(addr)
+	return iova
 }
+
+// Address is where the memory of b begins, as a number: the usual iova.
+func Address(b []byte) uint64 { return uint64(address(b)) }
 
 // checkRange refuses an empty range and one that wraps around 2^64; it may end
 // exactly there.

@@ -20,9 +20,9 @@ type CQ struct {
 	head     int
 	armed    arming
 	due      int  // armed notifications on their way: so many calls of Notify call notify
-	waking   bool // Push has reported for the sleepers: Notify wakes them
-	sleepers []*Waiter
-	notify   func()
+	watchers int  // who wants to know of every completion: they sleep
+	waking   bool // Push has reported for the watchers: Notify is on its way
+	notify   func(armed bool)
 	events   driver.EventSink
 }
 
@@ -35,25 +35,6 @@ const (
 	armedAny
 )
 
-// Waiter is somebody who sleeps until a completion queue gets something. One
-// Waiter may sleep on several queues; it is reused.
-type Waiter struct {
-	// C gets a value when the waiter shall look again. A value may be left over
-	// from before, or come for nothing.
-	C chan struct{}
-}
-
-// NewWaiter makes a waiter.
-func NewWaiter() *Waiter { return &Waiter{C: make(chan struct{}, 1)} }
-
-// Wake makes the waiter look again.
-func (w *Waiter) Wake() {
-	select {
-	case w.C <- struct{}{}:
-	default: // a value is there already
-	}
-}
-
 // NewCQ makes a queue for cqe completions, at least 1.
 func NewCQ(cqe int) *CQ { return &CQ{ring: make([]driver.WC, cqe)} }
 
@@ -65,7 +46,7 @@ func (c *CQ) Cap() int {
 }
 
 // Push appends a completion. fire: somebody is to be told (the queue was armed
-// for it, and is not any more; or somebody sleeps): the caller calls Notify,
+// for it, and is not any more; or somebody watches): the caller calls Notify,
 // without locks. overrun: the queue was full, the completion is lost and the
 // queue is in error (true once, at the first; the caller calls Notify then
 // too). A queue in error takes nothing any more.
@@ -93,7 +74,7 @@ func (c *CQ) Push(wc *driver.WC, solicited bool) (fire, overrun bool) {
 		c.due++
 		fire = true
 	}
-	if len(c.sleepers) > 0 && !c.waking {
+	if c.watchers > 0 && !c.waking {
 		c.waking = true
 		fire = true
 	}
@@ -155,51 +136,35 @@ func (c *CQ) Armed() bool {
 	return c.armed != armedNot
 }
 
-// Notify calls the function given by SetNotify, if the queue was armed for what
-// it got, and wakes who sleeps. The caller holds no locks. It is called once
-// for each Push that said so: each notification that was asked for is given.
+// Notify calls the function given by SetNotify, and tells it whether the queue
+// was armed for what it got; else it is for the watchers only. The caller holds
+// no locks. It is called once for each Push that said so, so that each
+// notification that was asked for is given.
 func (c *CQ) Notify() {
 	c.mu.Lock()
-	var f func()
-	if c.due > 0 {
+	f, armed := c.notify, c.due > 0
+	if armed {
 		c.due--
-		f = c.notify
 	}
 	c.waking = false
-	for _, w := range c.sleepers {
-		w.Wake() // does not block
-	}
 	c.mu.Unlock()
 	if f != nil {
-		f()
+		f(armed)
 	}
 }
 
-// Sleep enters w among those that Notify wakes, until Leave. The order that
-// loses nothing: Sleep, look at Empty and Overrun, wait for w.C, look again.
-func (c *CQ) Sleep(w *Waiter) {
+// Watch with 1 makes Push report completions for somebody who is going to
+// sleep, until Watch with -1. Completions that are pushed before Notify runs are
+// reported once. The order that loses nothing: Watch, look at Empty and Overrun,
+// sleep until the function of SetNotify is called, look again.
+func (c *CQ) Watch(delta int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sleepers = append(c.sleepers, w)
-}
-
-// Leave takes w out again, if it is in.
-func (c *CQ) Leave(w *Waiter) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, s := range c.sleepers {
-		if s == w {
-			last := len(c.sleepers) - 1
-			c.sleepers[i] = c.sleepers[last]
-			c.sleepers[last] = nil
-			c.sleepers = c.sleepers[:last]
-			return
-		}
-	}
+	c.watchers += delta
 }
 
 // SetNotify sets what Notify calls.
-func (c *CQ) SetNotify(f func()) {
+func (c *CQ) SetNotify(f func(armed bool)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.notify = f
