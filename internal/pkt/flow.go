@@ -14,6 +14,7 @@ type Flow struct {
 	roce.Path // source, destination and source port, with the ICRC's start
 
 	Local    int            // index of the port's local address (socket) that sends
+	Source   int            // which of that address's UDP source ports (port.Sourcer); 0 = 4791
 	To       netip.AddrPort // destination with zone, port 4791
 	TClass   uint8
 	HopLimit uint8 // 0: the system's default

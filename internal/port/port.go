@@ -54,3 +54,11 @@ type Waiter interface {
 	// Kick ends a Wait that is running, or the next one.
 	Kick()
 }
+
+// Sourcer is implemented by ports that can send from more UDP source ports than
+// one, so that the network can spread queue pairs over its paths.
+type Sourcer interface {
+	// Source picks a source for a flow from the local address; equal keys give
+	// equal sources. src is for Flow.Source, udpPort is the source port.
+	Source(local int, key uint32) (src int, udpPort uint16, err error)
+}

@@ -121,6 +121,13 @@ func (e *Engine) wakeFor(d int64) {
 	}
 }
 
+// Rouse makes whoever blocks look whether it is ready.
+func (e *Engine) Rouse() {
+	if e.sleepUntil.Load() != 0 {
+		e.waiter.Kick()
+	}
+}
+
 // block puts the calling thread to sleep until a datagram or a deadline. The
 // caller holds the role. still is asked once more after the others were told.
 func (e *Engine) block(still func() bool) {

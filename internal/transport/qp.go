@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"sync/atomic"
+
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/mem"
 	"github.com/verbena-rdma/verbena/internal/pkt"
@@ -38,10 +40,13 @@ type QP struct {
 	Service Service // the service of this queue pair
 	Timer   timer.Item[*QP]
 
-	waiting  bool // in Dest.waiters
-	Owes     bool // in Env.Owed
-	commEst  bool
-	lastWQE  bool
+	waiting bool // in Dest.waiters
+	Owes    bool // in Env.Owed
+	commEst bool
+	lastWQE bool
+	// Flushed tells that receives are being flushed: whoever posts one has to
+	// flush it.
+	Flushed  atomic.Bool
 	Recv     queue.RecvWQE // the receive in progress; storage is reused
 	RecvBusy bool          // Recv holds a request that was taken and not completed
 }
@@ -104,6 +109,7 @@ func (q *QP) FlushSends(e *Env) {
 // WR_FLUSH_ERR. On a shared queue only the one in progress is the queue pair's
 // own; LAST_WQE_REACHED is raised once instead (IBA 11.6.3.1).
 func (q *QP) FlushRecvs(e *Env) {
+	q.Flushed.Store(true)
 	for q.RecvBusy || !q.Shared && q.TakeRecv(e) {
 		q.CompleteRecv(e, &driver.WC{Status: ib.WCWRFlushErr, Opcode: ib.WCRecv}, false)
 	}
@@ -124,6 +130,7 @@ func (q *QP) Established(e *Env) {
 // Forget clears what a reset forgets.
 func (q *QP) Forget() {
 	q.commEst, q.lastWQE, q.RecvBusy = false, false, false
+	q.Flushed.Store(false)
 }
 
 // WCOpcode is the completion opcode of a send work request.

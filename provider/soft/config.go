@@ -1,0 +1,40 @@
+package soft
+
+import (
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/port"
+)
+
+// Config describes a device to make with NewDevice.
+type Config struct {
+	Name    string // device name, for instance soft_eth0
+	NetDev  string // interface that the addresses belong to, "" for none
+	IfIndex int
+	GUID    uint64 // node GUID, not 0
+	LinkMTU int    // MTU of the interface in bytes, 0 = 65,536
+
+	// Addrs are the GID table in order: unicast addresses of this host.
+	Addrs []netip.Addr
+
+	// Port carries the packets. The device closes it.
+	Port port.Port
+
+	// Clock is a monotonic clock in ns; nil: the system's.
+	Clock func() int64
+	// Seed makes numbers and keys reproducible; 0: random ones.
+	Seed uint64
+	// Shards is the number of locks over which queue pairs are spread; 0: 1.
+	Shards int
+	// Manual devices make progress only in Turn.
+	Manual bool
+
+	Logger *slog.Logger // nil: none
+}
+
+var epoch = time.Now()
+
+// monotonic is the default clock: ns since the process started, never 0.
+func monotonic() int64 { return int64(time.Since(epoch)) + 1 }

@@ -1,0 +1,148 @@
+package soft
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/internal/queue"
+	"github.com/verbena-rdma/verbena/internal/shard"
+	"github.com/verbena-rdma/verbena/verbs/driver"
+)
+
+const (
+	// yieldEvery empty polls in a row, Poll lets others run: without it a poll
+	// loop delays the garbage collector by 5 ms and timers by more.
+	yieldEvery = 16
+	// waitSpin is how long Wait polls before it sleeps, in ns.
+	waitSpin = 30_000
+)
+
+// cq is a completion queue.
+type cq struct {
+	dev   *Device
+	q     *queue.CQ
+	users atomic.Int32 // queue pairs
+	empty atomic.Uint32
+	dead  atomic.Bool
+
+	notify  func()
+	waiters atomic.Int32
+	wake    chan struct{}
+}
+
+// CreateCQ implements driver.Device.
+func (d *Device) CreateCQ(cqe int, notify func()) (driver.CQ, error) {
+	if cqe < 1 || cqe > maxCQE {
+		return nil, fmt.Errorf("cqe %d: want 1 to %d: %w", cqe, maxCQE, syscall.EINVAL)
+	}
+	if err := d.cqs.add(d, "completion queue"); err != nil {
+		return nil, err
+	}
+	c := &cq{dev: d, q: queue.NewCQ(cqe), notify: notify, wake: make(chan struct{}, 1)}
+	c.q.SetNotify(c.fired)
+	return c, nil
+}
+
+// fired is called without locks when a completion came and the queue was armed
+// for it, or somebody waits.
+func (c *cq) fired(armed bool) {
+	if armed && c.notify != nil {
+		c.notify()
+	}
+	if c.waiters.Load() > 0 {
+		select {
+		case c.wake <- struct{}{}:
+		default:
+		}
+		c.dev.eng.Rouse()
+	}
+}
+
+// cqOf checks that c is a live completion queue of this device.
+func (d *Device) cqOf(what string, c driver.CQ) (*cq, error) {
+	q, ok := c.(*cq)
+	if !ok || q == nil || q.dev != d || q.dead.Load() {
+		return nil, fmt.Errorf("%s is not a completion queue of this device: %w", what, syscall.EINVAL)
+	}
+	return q, nil
+}
+
+// Poll implements driver.CQ.
+func (c *cq) Poll(dst []driver.WC) (int, error) {
+	if n := c.q.Poll(dst); n > 0 {
+		c.empty.Store(0)
+		return n, nil
+	}
+	if c.empty.Add(1)%yieldEvery == 0 {
+		runtime.Gosched()
+	}
+	c.dev.eng.Poll()
+	if n := c.q.Poll(dst); n > 0 {
+		return n, nil
+	}
+	if c.q.Overrun() {
+		return 0, fmt.Errorf("completion queue of %d overran, completions are lost; make it larger: %w", c.q.Cap(), syscall.EOVERFLOW)
+	}
+	return 0, nil
+}
+
+// Arm implements driver.CQ.
+func (c *cq) Arm(solicitedOnly bool) bool { return c.q.Arm(solicitedOnly) }
+
+// Wait implements driver.CQ: it polls for a while, since a wake-up costs many
+// times what a message does, then sleeps.
+func (c *cq) Wait(ctx context.Context) error {
+	ready := func() bool { return !c.q.Empty() || c.dead.Load() || c.q.Overrun() }
+	eng := c.dev.eng
+	if runtime.GOMAXPROCS(0) > 1 && !c.dev.cfg.Manual {
+		for end := c.dev.clock() + waitSpin; !ready() && c.dev.clock() < end; {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if eng.Poll() == 0 {
+				runtime.Gosched()
+			}
+		}
+	}
+	if !ready() {
+		c.waiters.Add(1)
+		c.q.Watch(1)
+		err := eng.Sleep(ctx, ready, c.wake)
+		c.q.Watch(-1)
+		if c.waiters.Add(-1) > 0 {
+			// The one wake-up may have been meant for another waiter too.
+			c.fired(false)
+		}
+		if err != nil && !ready() {
+			return err
+		}
+	}
+	if c.dead.Load() {
+		return fmt.Errorf("completion queue was destroyed: %w", shard.ErrClosed)
+	}
+	return nil
+}
+
+// Resize implements driver.CQ.
+func (c *cq) Resize(cqe int) error { return c.q.Resize(cqe, maxCQE) }
+
+// CQE implements driver.CQ.
+func (c *cq) CQE() int { return c.q.Cap() }
+
+// Events implements driver.CQ.
+func (c *cq) Events(s driver.EventSink) { c.q.SetEventSink(s) }
+
+// Destroy implements driver.CQ.
+func (c *cq) Destroy() error {
+	if n := c.users.Load(); n > 0 {
+		return fmt.Errorf("completion queue is used by %d queue pairs: %w", n, syscall.EBUSY)
+	}
+	if !c.dead.Swap(true) {
+		c.dev.cqs.drop()
+		c.fired(false)
+	}
+	return nil
+}

@@ -1,0 +1,239 @@
+package soft
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/mem"
+	"github.com/verbena-rdma/verbena/internal/port"
+	"github.com/verbena-rdma/verbena/internal/shard"
+	"github.com/verbena-rdma/verbena/internal/transport"
+	"github.com/verbena-rdma/verbena/verbs/driver"
+)
+
+// Device is an open software device. It implements driver.Device.
+type Device struct {
+	cfg   Config
+	log   *slog.Logger
+	clock func() int64
+	table *mem.Table
+	eng   *shard.Engine
+	gids  gidTable
+
+	rndMu sync.Mutex
+	rnd   *rand.Rand
+
+	pds, cqs, qps, srqs, ahs counter
+	srqNum                   atomic.Uint32
+	events                   atomic.Pointer[driver.EventSink]
+	closed                   atomic.Bool
+}
+
+// NewDevice makes a device. EINVAL: the configuration lacks something.
+func NewDevice(cfg Config) (*Device, error) {
+	switch {
+	case cfg.Port == nil:
+		return nil, fmt.Errorf("soft: a device needs a port: %w", syscall.EINVAL)
+	case len(cfg.Addrs) > gidTableLen:
+		return nil, fmt.Errorf("soft: %d addresses, the GID table takes %d: %w", len(cfg.Addrs), gidTableLen, syscall.EINVAL)
+	}
+	if cfg.LinkMTU == 0 {
+		cfg.LinkMTU = 65536
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = monotonic
+	}
+	if cfg.GUID == 0 {
+		cfg.GUID = guidFromName(cfg.Name)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	d := &Device{cfg: cfg, log: cfg.Logger, clock: cfg.Clock}
+	if cfg.Seed != 0 {
+		d.rnd = rand.New(rand.NewPCG(cfg.Seed, 0x9E3779B97F4A7C15))
+	} else {
+		d.rnd = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	}
+	d.gids.set(cfg)
+	d.table = mem.NewTable(maxMR, d.random())
+	d.eng = shard.NewEngine(shard.Config{
+		Port: cfg.Port, Mem: d.table, Clock: cfg.Clock, Shards: cfg.Shards, Manual: cfg.Manual,
+	})
+	for c, limit := range map[*counter]int64{&d.pds: maxPD, &d.cqs: maxCQ, &d.qps: maxQP, &d.srqs: maxSRQ, &d.ahs: maxAH} {
+		c.limit = limit
+	}
+	d.eng.Start()
+	return d, nil
+}
+
+func (d *Device) random() uint64 {
+	d.rndMu.Lock()
+	defer d.rndMu.Unlock()
+	return d.rnd.Uint64()
+}
+
+// Info implements driver.Device.
+func (d *Device) Info() driver.DeviceInfo {
+	return driver.DeviceInfo{
+		Name: d.cfg.Name, GUID: d.cfg.GUID, NodeType: ib.NodeCA,
+		Transport: "InfiniBand", NetDev: d.cfg.NetDev,
+	}
+}
+
+// Query implements driver.Device.
+func (d *Device) Query() ib.DeviceAttr {
+	return ib.DeviceAttr{
+		FWVer: fwVersion, NodeGUID: d.cfg.GUID, SysImageGUID: d.cfg.GUID,
+		MaxMRSize: 1<<63 - 1, PageSizeCap: 0xFFFFF000, VendorID: vendorID, VendorPartID: vendorPart,
+		MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxSGERd: maxSGE,
+		MaxCQ: maxCQ, MaxCQE: maxCQE, MaxMR: maxMR, MaxPD: maxPD,
+		MaxQPRDAtom: maxRDAtomic, MaxQPInitRDAtom: maxRDAtomic, AtomicCap: ib.AtomicHCA,
+		MaxAH: maxAH, MaxSRQ: maxSRQ, MaxSRQWR: maxSRQWR, MaxSRQSGE: maxSGE,
+		MaxPKeys: pkeyTableLen, MaxInlineData: maxInline, LocalCAAckDelay: ackDelay,
+		PhysPortCnt: 1, DeviceCapFlags: deviceCapFlags,
+	}
+}
+
+func checkPort(p uint8) error {
+	if p != portNum {
+		return fmt.Errorf("port %d: the device has port 1 only: %w", p, syscall.EINVAL)
+	}
+	return nil
+}
+
+// QueryPort implements driver.Device.
+func (d *Device) QueryPort(p uint8) (ib.PortAttr, error) {
+	if err := checkPort(p); err != nil {
+		return ib.PortAttr{}, err
+	}
+	st := d.eng.Stats()
+	return ib.PortAttr{
+		State: ib.PortActive, PhysState: ib.PhysLinkUp,
+		MaxMTU: ib.MTU4096, ActiveMTU: d.activeMTU(),
+		GIDTblLen: gidTableLen, PKeyTblLen: pkeyTableLen, MaxMsgSz: ib.MaxMsgSize,
+		LinkLayer: ib.LinkEthernet, ActiveWidth: 1, ActiveSpeed: 32, CapFlags: portCapIPBasedGID,
+		BadPKeyCntr: uint32(min(st.DropPKey, 0xFFFF)), QKeyViolCntr: uint32(min(st.DropQKey, 0xFFFF)),
+	}, nil
+}
+
+func (d *Device) activeMTU() ib.MTU { return ib.MTUFromLink(d.cfg.LinkMTU) }
+
+// GIDEntry implements driver.Device.
+func (d *Device) GIDEntry(p uint8, index int) (ib.GIDEntry, error) {
+	if err := checkPort(p); err != nil {
+		return ib.GIDEntry{}, err
+	}
+	return d.gids.entry(index)
+}
+
+// PKey implements driver.Device.
+func (d *Device) PKey(p uint8, index int) (ib.PKey, error) {
+	if err := checkPort(p); err != nil {
+		return 0, err
+	}
+	if index < 0 || index >= pkeyTableLen {
+		return 0, fmt.Errorf("P_Key index %d: the table has %d entry: %w", index, pkeyTableLen, syscall.EINVAL)
+	}
+	return ib.PKeyDefault, nil
+}
+
+// Events implements driver.Device.
+func (d *Device) Events(s driver.EventSink) { d.events.Store(&s) }
+
+// Turn makes progress for a manual device and returns the time at which the
+// next turn is needed, 0 for none.
+func (d *Device) Turn(now int64) int64 { return d.eng.Turn(now) }
+
+// Progress makes progress once if nobody else is at it, and returns the number
+// of datagrams handled. Programs that watch memory for RDMA WRITEs, and poll no
+// completion queue, call it in their loop for the lowest latency.
+func (d *Device) Progress() int { return d.eng.Poll() }
+
+// Counters gives the device's counters by name: the protocol's and the port's.
+func (d *Device) Counters() map[string]uint64 {
+	m := make(map[string]uint64, 64)
+	st := d.eng.Stats()
+	st.Each(func(name string, v uint64) { m[name] = v })
+	ps := d.cfg.Port.Stats()
+	m["PortTxMsgs"], m["PortTxPackets"], m["PortTxBytes"] = ps.TxMsgs, ps.TxPackets, ps.TxBytes
+	m["PortTxErrors"], m["PortTxAgain"], m["PortTxFault"] = ps.TxErrors, ps.TxAgain, ps.TxFault
+	m["PortRxDgrams"], m["PortRxBytes"], m["PortRxTrunc"] = ps.RxDgrams, ps.RxBytes, ps.RxTrunc
+	m["PortGSOOff"] = ps.GSOOff
+	return m
+}
+
+// Stats gives the protocol's counters.
+func (d *Device) Stats() transport.Stats { return d.eng.Stats() }
+
+// PortStats gives the counters of the device's port.
+func (d *Device) PortStats() port.Stats { return d.cfg.Port.Stats() }
+
+// Leaks names what is left of a device on which every object was destroyed and
+// no packet is under way: objects, keys, windows in use. nil: nothing.
+func (d *Device) Leaks() error {
+	for _, c := range []struct {
+		what string
+		n    int64
+	}{
+		{"protection domains", d.pds.n.Load()},
+		{"completion queues", d.cqs.n.Load()},
+		{"queue pairs", d.qps.n.Load()},
+		{"shared receive queues", d.srqs.n.Load()},
+		{"address handles", d.ahs.n.Load()},
+		{"memory regions", int64(d.table.Len())},
+	} {
+		if c.n != 0 {
+			return fmt.Errorf("%d %s are left", c.n, c.what)
+		}
+	}
+	return d.eng.Busy()
+}
+
+// Close implements driver.Device. Objects that are left stop working; memory
+// that is still registered is unpinned.
+func (d *Device) Close() error {
+	if d.closed.Swap(true) {
+		return nil
+	}
+	d.eng.Close()
+	d.eng.Quiesce()
+	err := d.cfg.Port.Close()
+	d.table.Close()
+	return err
+}
+
+// counter counts objects against a limit.
+type counter struct {
+	n     atomic.Int64
+	limit int64
+}
+
+// add counts one more; what names it in the error.
+func (c *counter) add(d *Device, what string) error {
+	if d.closed.Load() {
+		return fmt.Errorf("%s: %w", what, shard.ErrClosed)
+	}
+	if c.n.Add(1) > c.limit {
+		c.n.Add(-1)
+		return fmt.Errorf("%s: the device has its %d already: %w", what, c.limit, syscall.ENOMEM)
+	}
+	return nil
+}
+
+func (c *counter) drop() { c.n.Add(-1) }
+
+// localIndex opens the socket of a local address.
+func (d *Device) localIndex(a netip.Addr) (int, error) {
+	i, err := d.cfg.Port.AddLocal(a)
+	if err != nil {
+		return 0, fmt.Errorf("address %s: %w", a, err)
+	}
+	return i, nil
+}

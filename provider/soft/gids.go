@@ -1,0 +1,78 @@
+package soft
+
+import (
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/ib"
+)
+
+// gidTable is the GID table of the device's port.
+type gidTable struct {
+	mu      sync.RWMutex
+	entries []ib.GIDEntry
+	addrs   []netip.Addr // with zones
+}
+
+func (t *gidTable) set(cfg Config) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, a := range cfg.Addrs {
+		if a.Is6() && a.IsLinkLocalUnicast() && a.Zone() == "" && cfg.NetDev != "" {
+			a = a.WithZone(cfg.NetDev)
+		}
+		t.addrs = append(t.addrs, a)
+		t.entries = append(t.entries, ib.GIDEntry{
+			GID: ib.GIDFromAddr(a.WithZone("")), Index: i, Port: portNum, Type: ib.GIDTypeRoCEv2,
+			NetDev: cfg.NetDev, IfIndex: cfg.IfIndex,
+		})
+	}
+}
+
+// entry gives a row; EINVAL beyond the table, ENODATA for an empty row.
+func (t *gidTable) entry(i int) (ib.GIDEntry, error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	switch {
+	case i < 0 || i >= gidTableLen:
+		return ib.GIDEntry{}, fmt.Errorf("GID index %d: the table has %d entries: %w", i, gidTableLen, syscall.EINVAL)
+	case i >= len(t.entries) || t.entries[i].GID.IsZero():
+		return ib.GIDEntry{}, fmt.Errorf("GID index %d is empty: %w", i, syscall.ENODATA)
+	}
+	return t.entries[i], nil
+}
+
+// addr gives the address of a row for use as a source; EINVAL for an empty one.
+func (t *gidTable) addr(i int) (netip.Addr, error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if i < 0 || i >= len(t.addrs) || !t.addrs[i].IsValid() {
+		return netip.Addr{}, fmt.Errorf("GID index %d is empty: %w", i, syscall.EINVAL)
+	}
+	return t.addrs[i], nil
+}
+
+func (t *gidTable) all() []netip.Addr {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return append([]netip.Addr(nil), t.addrs...)
+}
+
+// guidFromName makes a GUID for an interface without hardware address: stable
+// on this machine, different from one machine to the next.
+func guidFromName(name string) uint64 {
+	h := fnv.New64a()
+	id, err := os.ReadFile("/etc/machine-id")
+	if err != nil {
+		host, _ := os.Hostname()
+		id = []byte(host)
+	}
+	h.Write(id)
+	h.Write([]byte(name))
+	// Bit 1 of the first byte: locally administered, as EUI-64 has it.
+	return h.Sum64() | 0x02<<56
+}

@@ -1,0 +1,195 @@
+package soft
+
+import (
+	"fmt"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/pkt"
+)
+
+// Modify implements driver.QP: the transition table and the values are checked
+// before anything changes.
+func (q *qp) Modify(attr *ib.QPAttr, mask ib.QPAttrMask) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	from, dead := q.state()
+	if dead {
+		return fmt.Errorf("queue pair was destroyed: %w", syscall.EINVAL)
+	}
+	if mask&ib.QPAttrCurState != 0 && attr.CurQPState != from {
+		return fmt.Errorf("cur_qp_state %v: the queue pair is in %v: %w", attr.CurQPState, from, syscall.EINVAL)
+	}
+	to := from
+	if mask&ib.QPAttrState != 0 {
+		to = attr.QPState
+	}
+	if err := ib.CheckTransition(q.Type, from, to, mask); err != nil {
+		return err
+	}
+	if err := ib.CheckAttr(attr, mask); err != nil {
+		return err
+	}
+	if err := q.checkValues(attr, mask); err != nil {
+		return err
+	}
+	var flow *pkt.Flow
+	if mask&ib.QPAttrAV != 0 {
+		var err error
+		if flow, err = q.dev.flow(&attr.AHAttr, uint32(q.QP.Num)*0x61C88647); err != nil {
+			return fmt.Errorf("ah_attr: %w", err)
+		}
+	}
+	if q.Type == ib.UD && to == ib.QPStateRTR && from != to {
+		if err := q.dev.listenAll(); err != nil {
+			return err
+		}
+	}
+	return q.apply(from, to, attr, mask, flow)
+}
+
+// state reads the state, which failing work may change at any time.
+func (q *qp) state() (s ib.QPState, dead bool) {
+	q.sh.Lock()
+	defer q.sh.Unlock(nil)
+	return q.State, q.dead
+}
+
+// checkValues checks what only the device can know.
+func (q *qp) checkValues(a *ib.QPAttr, mask ib.QPAttrMask) error {
+	bad := func(what string, v any, want string) error {
+		return fmt.Errorf("%s %v: want %s: %w", what, v, want, syscall.EINVAL)
+	}
+	has := func(m ib.QPAttrMask) bool { return mask&m != 0 }
+	active := q.dev.activeMTU()
+	switch {
+	case has(ib.QPAttrPort) && a.PortNum != portNum:
+		return bad("port_num", a.PortNum, "1")
+	case has(ib.QPAttrPKeyIndex) && a.PKeyIndex >= pkeyTableLen:
+		return bad("pkey_index", a.PKeyIndex, "0")
+	case has(ib.QPAttrAccessFlags) && a.QPAccessFlags&^accessQP != 0:
+		return bad("qp_access_flags", a.QPAccessFlags, "remote rights only")
+	case has(ib.QPAttrPathMTU) && a.PathMTU > active:
+		// A path MTU beyond the link's would lose every full packet: DF is set.
+		return bad("path_mtu", a.PathMTU.Bytes(), fmt.Sprintf("at most the port's active MTU %d (the link's MTU is %d)", active.Bytes(), q.dev.cfg.LinkMTU))
+	case has(ib.QPAttrMaxRDAtomic) && a.MaxRDAtomic > maxRDAtomic:
+		return bad("max_rd_atomic", a.MaxRDAtomic, fmt.Sprintf("at most %d", maxRDAtomic))
+	case has(ib.QPAttrMaxDestRDAtomic) && a.MaxDestRDAtomic > maxRDAtomic:
+		return bad("max_dest_rd_atomic", a.MaxDestRDAtomic, fmt.Sprintf("at most %d", maxRDAtomic))
+	case has(ib.QPAttrAV) && a.AHAttr.DGID.IsMulticast():
+		return bad("ah_attr.dgid", a.AHAttr.DGID, "a unicast address")
+	case has(ib.QPAttrPathMigState) && a.PathMigState != ib.MigMigrated:
+		return bad("path_mig_state", a.PathMigState, "MIGRATED: there is no path migration")
+	case has(ib.QPAttrAltPath):
+		return fmt.Errorf("alternate path: there is no path migration: %w", syscall.EOPNOTSUPP)
+	case has(ib.QPAttrCap):
+		return fmt.Errorf("cap: queues are not resized: %w", syscall.EOPNOTSUPP)
+	case has(ib.QPAttrRateLimit):
+		return fmt.Errorf("rate_limit is not offered: %w", syscall.EOPNOTSUPP)
+	}
+	return nil
+}
+
+// listenAll opens every address of the GID table: a datagram queue pair
+// receives on all of them. An address that cannot be opened is left out unless
+// none can.
+func (d *Device) listenAll() error {
+	var first error
+	open := 0
+	for _, a := range d.gids.all() {
+		if _, err := d.localIndex(a); err != nil {
+			d.log.Warn("address left out", "device", d.cfg.Name, "addr", a, "err", err)
+			if first == nil {
+				first = err
+			}
+			continue
+		}
+		open++
+	}
+	if open == 0 {
+		if first == nil {
+			first = fmt.Errorf("device %s has no address: %w", d.cfg.Name, syscall.EADDRNOTAVAIL)
+		}
+		return first
+	}
+	return nil
+}
+
+// apply stores the attributes and changes the state.
+func (q *qp) apply(from, to ib.QPState, a *ib.QPAttr, mask ib.QPAttrMask, flow *pkt.Flow) error {
+	e := q.sh.Lock()
+	defer func() { q.sh.Unlock(&q.QP) }()
+	switch {
+	case q.State != from && to == from && mask&ib.QPAttrState == 0:
+		return fmt.Errorf("queue pair went to %v meanwhile: %w", q.State, syscall.EINVAL)
+	case q.State != from && to != ib.QPStateErr && to != ib.QPStateReset:
+		return fmt.Errorf("queue pair went to %v meanwhile: %w", q.State, syscall.EINVAL)
+	}
+	from = q.State
+	q.store(a, mask)
+	if flow != nil {
+		if q.Type != ib.UD {
+			if q.Dest != nil {
+				q.Dest.Leave(&q.QP)
+			}
+			q.Flow = flow
+			q.Dest = q.sh.Dest(flow.Dst(), flow.Src() == flow.Dst() || flow.Dst().IsLoopback())
+			flow.MaxSegs = q.Dest.GSO.MaxSegs()
+		}
+	}
+	if mask&ib.QPAttrPathMTU != 0 {
+		q.MTU = a.PathMTU.Bytes()
+	}
+	q.State = to
+	q.Service.Modified(e, from, mask)
+	if to == ib.QPStateReset {
+		if q.Dest != nil {
+			q.Dest.Leave(&q.QP)
+		}
+		q.QP.Forget()
+		q.Flow, q.Dest = nil, nil
+		q.Attr = ib.QPAttr{}
+		q.MTU = q.dev.activeMTU().Bytes()
+		for q.SQ.Len() > 0 {
+			q.SQ.Pop()
+		}
+		if q.srq == nil {
+			q.RQ.Clear()
+		}
+	}
+	if q.srq == nil {
+		q.RQ.SetClosed(to == ib.QPStateReset)
+	}
+	return nil
+}
+
+// store copies what mask names.
+func (q *qp) store(a *ib.QPAttr, mask ib.QPAttrMask) {
+	t := &q.Attr
+	for _, f := range []struct {
+		mask ib.QPAttrMask
+		set  func()
+	}{
+		{ib.QPAttrEnSQDAsyncNotify, func() { t.EnSQDAsyncNotify = a.EnSQDAsyncNotify }},
+		{ib.QPAttrAccessFlags, func() { t.QPAccessFlags = a.QPAccessFlags }},
+		{ib.QPAttrPKeyIndex, func() { t.PKeyIndex = a.PKeyIndex }},
+		{ib.QPAttrPort, func() { t.PortNum = a.PortNum }},
+		{ib.QPAttrQKey, func() { t.QKey = a.QKey }},
+		{ib.QPAttrAV, func() { t.AHAttr = a.AHAttr }},
+		{ib.QPAttrPathMTU, func() { t.PathMTU = a.PathMTU }},
+		{ib.QPAttrTimeout, func() { t.Timeout = a.Timeout }},
+		{ib.QPAttrRetryCnt, func() { t.RetryCnt = a.RetryCnt }},
+		{ib.QPAttrRNRRetry, func() { t.RNRRetry = a.RNRRetry }},
+		{ib.QPAttrRQPSN, func() { t.RQPSN = a.RQPSN }},
+		{ib.QPAttrMaxRDAtomic, func() { t.MaxRDAtomic = a.MaxRDAtomic }},
+		{ib.QPAttrMinRNRTimer, func() { t.MinRNRTimer = a.MinRNRTimer }},
+		{ib.QPAttrSQPSN, func() { t.SQPSN = a.SQPSN }},
+		{ib.QPAttrMaxDestRDAtomic, func() { t.MaxDestRDAtomic = a.MaxDestRDAtomic }},
+		{ib.QPAttrPathMigState, func() { t.PathMigState = a.PathMigState }},
+		{ib.QPAttrDestQPN, func() { t.DestQPN = a.DestQPN }},
+	} {
+		if mask&f.mask != 0 {
+			f.set()
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package soft
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/port/udp"
+	"github.com/verbena-rdma/verbena/verbs/driver"
+)
+
+// namePrefix stands before the interface's name in that of its device.
+const namePrefix = "soft_"
+
+// Provider offers a device for every network interface that is up and has an
+// address. It implements driver.Provider.
+type Provider struct {
+	addrs  map[string][]netip.Addr
+	log    *slog.Logger
+	shards int
+}
+
+// Option sets an option of a Provider.
+type Option func(*Provider)
+
+// WithAddrs sets the GID table of the device of an interface, instead of the
+// interface's own addresses. On the loopback interface any address of
+// 127.0.0.0/8 will do: two processes of one host use different ones.
+func WithAddrs(netdev string, addrs ...netip.Addr) Option {
+	return func(p *Provider) { p.addrs[netdev] = addrs }
+}
+
+// WithLogger sets where devices log what they do on their own.
+func WithLogger(l *slog.Logger) Option { return func(p *Provider) { p.log = l } }
+
+// WithShards sets the number of locks over which the queue pairs of a device
+// are spread; 1 if not set.
+func WithShards(n int) Option { return func(p *Provider) { p.shards = n } }
+
+// NewProvider makes a provider.
+func NewProvider(opts ...Option) *Provider {
+	p := &Provider{addrs: make(map[string][]netip.Addr)}
+	for _, o := range opts {
+		o(p)
+	}
+	return p
+}
+
+// Devices implements driver.Provider. The loopback interface comes last.
+func (p *Provider) Devices(context.Context) ([]driver.DeviceInfo, error) {
+	cfgs, err := p.configs()
+	if err != nil {
+		return nil, err
+	}
+	list := make([]driver.DeviceInfo, len(cfgs))
+	for i, c := range cfgs {
+		list[i] = driver.DeviceInfo{
+			Name: c.Name, GUID: c.GUID, NodeType: ib.NodeCA, Transport: "InfiniBand", NetDev: c.NetDev,
+		}
+	}
+	return list, nil
+}
+
+// Open implements driver.Provider. ENODEV: there is no such device.
+func (p *Provider) Open(_ context.Context, name string) (driver.Device, error) {
+	cfgs, err := p.configs()
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(cfgs, func(c Config) bool { return c.Name == name })
+	if i < 0 {
+		names := make([]string, len(cfgs))
+		for i, c := range cfgs {
+			names[i] = c.Name
+		}
+		return nil, fmt.Errorf("no device %s (there are: %s): %w", name, strings.Join(names, ", "), syscall.ENODEV)
+	}
+	cfg := cfgs[i]
+	if cfg.Port, err = udp.Open(udp.Config{}); err != nil {
+		return nil, err
+	}
+	d, err := NewDevice(cfg)
+	if err != nil {
+		cfg.Port.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// configs describes a device for each usable interface.
+func (p *Provider) configs() ([]Config, error) {
+	ifs, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("list network interfaces: %w", err)
+	}
+	var cfgs []Config
+	for _, i := range ifs {
+		if i.Flags&net.FlagUp == 0 {
+			continue
+		}
+		addrs, ok := p.addrs[i.Name]
+		if !ok {
+			if addrs, err = usable(&i); err != nil {
+				return nil, err
+			}
+		}
+		if len(addrs) == 0 {
+			continue
+		}
+		cfgs = append(cfgs, Config{
+			Name: namePrefix + i.Name, NetDev: i.Name, IfIndex: i.Index, GUID: guid(&i),
+			LinkMTU: i.MTU, Addrs: addrs, Shards: p.shards, Logger: p.log,
+		})
+	}
+	slices.SortStableFunc(cfgs, func(a, b Config) int {
+		return boolInt(a.Addrs[0].IsLoopback()) - boolInt(b.Addrs[0].IsLoopback())
+	})
+	return cfgs, nil
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// usable lists an interface's unicast addresses, the ones that reach furthest
+// first: GID 0 is one that works.
+func usable(i *net.Interface) ([]netip.Addr, error) {
+	list, err := i.Addrs()
+	if err != nil {
+		return nil, fmt.Errorf("addresses of %s: %w", i.Name, err)
+	}
+	var addrs []netip.Addr
+	for _, a := range list {
+		pfx, err := netip.ParsePrefix(a.String())
+		if err != nil {
+			continue
+		}
+		addr := pfx.Addr().Unmap()
+		if addr.IsMulticast() || addr.IsUnspecified() {
+			continue
+		}
+		if addr.Is6() && addr.IsLinkLocalUnicast() {
+			addr = addr.WithZone(i.Name)
+		}
+		addrs = append(addrs, addr)
+	}
+	slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return rank(a) - rank(b) })
+	return addrs, nil
+}
+
+func rank(a netip.Addr) int {
+	switch {
+	case a.IsLinkLocalUnicast():
+		return 2
+	case a.Is4():
+		return 0
+	}
+	return 1
+}
+
+// guid is the EUI-64 of the interface's hardware address, as Linux's soft RoCE
+// has it, or one made from its name.
+func guid(i *net.Interface) uint64 {
+	m := i.HardwareAddr
+	if len(m) != 6 {
+		return guidFromName(i.Name)
+	}
+	return uint64(m[0]^2)<<56 | uint64(m[1])<<48 | uint64(m[2])<<40 | 0xFFFE<<24 |
+		uint64(m[3])<<16 | uint64(m[4])<<8 | uint64(m[5])
+}

@@ -1,0 +1,261 @@
+package soft
+
+import (
+	"fmt"
+	"sync"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/queue"
+	"github.com/verbena-rdma/verbena/internal/rc"
+	"github.com/verbena-rdma/verbena/internal/shard"
+	"github.com/verbena-rdma/verbena/internal/transport"
+	"github.com/verbena-rdma/verbena/internal/ud"
+	"github.com/verbena-rdma/verbena/verbs/driver"
+)
+
+// qp is a queue pair.
+type qp struct {
+	transport.QP
+	dev    *Device
+	sh     *shard.Shard
+	pd     *pd
+	srq    *srq
+	scq    *cq
+	rcq    *cq
+	limits queue.Limits
+	cap    ib.QPCap
+
+	mu     sync.Mutex // serializes modify and destroy
+	dead   bool       // under the shard's lock
+	pieces [][]byte   // scratch of inline posts, under the shard's lock
+}
+
+// CreateQP implements driver.Device.
+func (d *Device) CreateQP(p driver.PD, attr *driver.QPInitAttr, ev driver.EventSink) (driver.QP, error) {
+	q := &qp{dev: d}
+	var err error
+	if q.pd, err = d.pdOf(p); err != nil {
+		return nil, err
+	}
+	if q.scq, err = d.cqOf("send_cq", attr.SendCQ); err != nil {
+		return nil, err
+	}
+	if q.rcq, err = d.cqOf("recv_cq", attr.RecvCQ); err != nil {
+		return nil, err
+	}
+	if attr.SRQ != nil {
+		if q.srq, err = d.srqOf(attr.SRQ); err != nil {
+			return nil, err
+		}
+	}
+	if err = checkCap(&attr.Cap, q.srq != nil); err != nil {
+		return nil, err
+	}
+	switch attr.Type {
+	case ib.RC, ib.UC, ib.UD:
+	case ib.RawPacket, ib.XRCSend, ib.XRCRecv, ib.Driver:
+		return nil, fmt.Errorf("queue pair type %v is not offered: %w", attr.Type, syscall.EOPNOTSUPP)
+	default:
+		return nil, fmt.Errorf("queue pair type %d is unknown: %w", attr.Type, syscall.EINVAL)
+	}
+	if err = d.qps.add(d, "queue pair"); err != nil {
+		return nil, err
+	}
+	if !q.pd.mem.Hold() {
+		d.qps.drop()
+		return nil, fmt.Errorf("protection domain is deallocated: %w", syscall.EINVAL)
+	}
+	q.Type, q.PD, q.PKey, q.SigAll = attr.Type, &q.pd.mem, ib.PKeyDefault, attr.SQSigAll
+	q.SQ = queue.NewSQ(int(attr.Cap.MaxSendWR), int(attr.Cap.MaxSendSGE), int(attr.Cap.MaxInlineData))
+	q.SendCQ, q.RecvCQ, q.Events, q.MTU = q.scq.q, q.rcq.q, ev, d.activeMTU().Bytes()
+	q.SQ.SigAll = attr.SQSigAll
+	if q.srq != nil {
+		q.RQ, q.Shared, q.SRQEvents = q.srq.q, true, q.srq.events
+		q.srq.users.Add(1)
+		attr.Cap.MaxRecvWR, attr.Cap.MaxRecvSGE = 0, 0
+	} else {
+		q.RQ = queue.NewRQ(int(attr.Cap.MaxRecvWR), int(attr.Cap.MaxRecvSGE))
+		q.RQ.SetClosed(true) // until INIT
+		attr.Cap.MaxRecvWR = uint32(q.RQ.Cap())
+	}
+	attr.Cap.MaxSendWR = uint32(q.SQ.Cap())
+	q.cap = attr.Cap
+	q.limits = queue.Limits{MaxSGE: int(attr.Cap.MaxSendSGE), MaxInline: int(attr.Cap.MaxInlineData), Ops: queue.OpsBase}
+	q.scq.users.Add(1)
+	q.rcq.users.Add(1)
+	switch attr.Type {
+	case ib.RC:
+		rc.New(&q.QP)
+	case ib.UC:
+		ud.NewUC(&q.QP)
+	case ib.UD:
+		ud.NewUD(&q.QP)
+	}
+	for {
+		q.Num = d.newQPN()
+		q.sh = d.eng.ShardFor(q.Num)
+		if d.eng.Add(&q.QP, q.sh) == nil {
+			return q, nil
+		}
+	}
+}
+
+// newQPN picks an unpredictable number; 0, 1 and the multicast number are not
+// for queue pairs, small ones are left to people who type them.
+func (d *Device) newQPN() ib.QPN {
+	for {
+		if n := ib.QPN(d.random() & 0xFFFFFF); n > 0xFF && n != ib.QPNMulticast {
+			return n
+		}
+	}
+}
+
+// checkCap refuses what the device does not have and makes the sizes at least
+// one where a queue is needed.
+func checkCap(c *ib.QPCap, shared bool) error {
+	check := func(what string, v, most uint32) error {
+		if v > most {
+			return fmt.Errorf("%s %d: want at most %d: %w", what, v, most, syscall.EINVAL)
+		}
+		return nil
+	}
+	if shared {
+		// The receive side is the shared queue's: whatever stands here is ignored.
+		c.MaxRecvWR, c.MaxRecvSGE = 0, 0
+	}
+	for _, err := range []error{
+		check("max_send_wr", c.MaxSendWR, maxQPWR), check("max_recv_wr", c.MaxRecvWR, maxQPWR),
+		check("max_send_sge", c.MaxSendSGE, maxSGE), check("max_recv_sge", c.MaxRecvSGE, maxSGE),
+		check("max_inline_data", c.MaxInlineData, maxInline),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Num implements driver.QP.
+func (q *qp) Num() ib.QPN { return q.QP.Num }
+
+// Query implements driver.QP.
+func (q *qp) Query() (ib.QPAttr, error) {
+	q.sh.Lock()
+	defer q.sh.Unlock(nil)
+	if q.dead {
+		return ib.QPAttr{}, fmt.Errorf("queue pair was destroyed: %w", syscall.EINVAL)
+	}
+	a := q.Attr
+	a.QPState, a.CurQPState, a.Cap = q.State, q.State, q.cap
+	return a, nil
+}
+
+// PostRecv implements driver.QP.
+func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
+	if q.srq != nil {
+		return 0, fmt.Errorf("the queue pair receives from a shared receive queue, post there: %w", syscall.EINVAL)
+	}
+	n, err := q.RQ.Post(wrs)
+	// In Error receives complete at once (IBA 10.3.1). Looked at after the post:
+	// a change to Error first says so, then flushes what it finds.
+	if n > 0 && q.Flushed.Load() {
+		e := q.sh.Lock()
+		if q.State == ib.QPStateErr && !q.dead {
+			q.FlushRecvs(e)
+		}
+		q.sh.Unlock(nil)
+	}
+	return n, err
+}
+
+// PostSend implements driver.QP.
+func (q *qp) PostSend(wrs []driver.SendWR) (n int, err error) {
+	e := q.sh.Lock()
+	switch {
+	case q.dead:
+		err = fmt.Errorf("queue pair was destroyed: %w", syscall.EINVAL)
+	case q.State < ib.QPStateRTS:
+		err = fmt.Errorf("queue pair is in state %v, sends need RTS: %w", q.State, syscall.EINVAL)
+	default:
+		for n < len(wrs) {
+			if err = q.push(&wrs[n]); err != nil {
+				break
+			}
+			n++
+		}
+		if n > 0 {
+			q.Service.Post(e)
+		}
+	}
+	q.sh.Unlock(&q.QP)
+	return n, err
+}
+
+// push puts one work request into the send queue.
+func (q *qp) push(wr *driver.SendWR) error {
+	if err := queue.Check(wr, q.Type, &q.limits); err != nil {
+		return err
+	}
+	if q.Type == ib.UD {
+		if err := q.ownAH(wr); err != nil {
+			return err
+		}
+	}
+	if wr.Flags&ib.SendInline == 0 {
+		if q.SQ.Push(wr) == nil {
+			return queue.ErrFull
+		}
+		return nil
+	}
+	q.pieces = q.pieces[:0]
+	for i := range wr.SGList {
+		s := &wr.SGList[i]
+		var ok bool
+		if q.pieces, ok = q.dev.table.Local(q.PD, s.LKey, s.Addr, uint64(s.Length), false, q.pieces); !ok {
+			return &queue.WRError{Field: "SGList", Err: syscall.EINVAL, Detail: "not in a region of the protection domain"}
+		}
+	}
+	_, err := q.SQ.PushInline(wr, q.pieces)
+	clear(q.pieces)
+	return err
+}
+
+// ownAH makes wr.AH this provider's own.
+func (q *qp) ownAH(wr *driver.SendWR) error {
+	h := wr.AH
+	if u, ok := h.(driver.AHUnwrapper); ok {
+		h = u.UnwrapAH()
+	}
+	a, ok := h.(*ah)
+	if !ok || a == nil || a.pd.dev != q.dev {
+		return &queue.WRError{Field: "AH", Err: syscall.EINVAL, Detail: "not an address handle of this device"}
+	}
+	wr.AH = a
+	return nil
+}
+
+// Destroy implements driver.QP.
+func (q *qp) Destroy() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e := q.sh.Lock()
+	if q.dead {
+		q.sh.Unlock(nil)
+		return nil
+	}
+	q.dead = true
+	from := q.State
+	q.State = ib.QPStateReset
+	q.Service.Modified(e, from, ib.QPAttrState)
+	q.sh.Unlock(nil)
+	q.dev.eng.Remove(&q.QP, q.sh)
+	if q.srq != nil {
+		q.srq.users.Add(-1)
+	}
+	q.scq.users.Add(-1)
+	q.rcq.users.Add(-1)
+	q.pd.mem.Drop()
+	q.dev.qps.drop()
+	return nil
+}
