@@ -1,0 +1,49 @@
+package udp
+
+import "time"
+
+// Config is how a port is opened. The zero value is right for everybody but
+// tests and measurements.
+type Config struct {
+	// RecvBuf and SendBuf are the bytes of socket buffer to ask for, for each
+	// local address; 0 means 4 MiB. The system gives less without an error when
+	// its limit (net.core.rmem_max, wmem_max) is lower; Caps.RecvBuf has the result.
+	RecvBuf, SendBuf int
+
+	// MaxSegs lowers the number of segments in one GSO send; 0 is what the
+	// kernel takes (64 or 128).
+	MaxSegs int
+
+	NoGSO  bool // one datagram for each message
+	NoGRO  bool // receive datagrams one by one
+	NoMMsg bool // one system call for each message
+
+	bufBytes int // size of a receive buffer; tests make it small
+}
+
+const (
+	defaultSockBuf = 4 << 20
+
+	// turn is the most that one Recv takes: whoever holds the receive side must
+	// come back to its timers.
+	turn = 64
+
+	// datagramMax holds any UDP payload, coalesced or not.
+	datagramMax = 64 << 10
+
+	// sendPatience is how long Send waits for room in a full socket buffer, once,
+	// before it drops: the buffer of a real interface drains in the meantime.
+	sendPatience = 100 * time.Microsecond
+)
+
+func (c *Config) setDefaults() {
+	if c.RecvBuf <= 0 {
+		c.RecvBuf = defaultSockBuf
+	}
+	if c.SendBuf <= 0 {
+		c.SendBuf = defaultSockBuf
+	}
+	if c.bufBytes <= 0 {
+		c.bufBytes = datagramMax
+	}
+}

@@ -1,0 +1,119 @@
+package udp
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
+)
+
+// A holder is a socket that keeps us from an address's port.
+type holder struct {
+	addr  netip.Addr
+	uid   int
+	inode uint64
+}
+
+// parseHolders finds the sockets in a table like /proc/net/udp that are bound
+// to the address, or to all addresses, with RoCE's port.
+func parseHolders(table []byte, addr netip.Addr) (found []holder) {
+	lines := bufio.NewScanner(bytes.NewReader(table))
+	for lines.Scan() {
+		// sl local_address rem_address st queues timer retrnsmt uid timeout inode ...
+		f := strings.Fields(lines.Text())
+		if len(f) < 10 {
+			continue
+		}
+		host, port, ok := strings.Cut(f[1], ":")
+		n, err := strconv.ParseUint(port, 16, 16)
+		if !ok || err != nil || n != roce.Port {
+			continue
+		}
+		a, ok := parseProcAddr(host)
+		if !ok || a != addr.WithZone("") && !a.IsUnspecified() || addr.Is6() && a.Is4() {
+			continue
+		}
+		uid, err := strconv.Atoi(f[7])
+		if err != nil {
+			continue
+		}
+		inode, err := strconv.ParseUint(f[9], 10, 64)
+		if err != nil {
+			continue
+		}
+		found = append(found, holder{addr: a, uid: uid, inode: inode})
+	}
+	return found
+}
+
+// parseProcAddr reads an address as /proc/net prints it: words of 32 bits in
+// the order of the machine.
+func parseProcAddr(s string) (netip.Addr, bool) {
+	b, err := hex.DecodeString(s)
+	if err != nil || len(b) != 4 && len(b) != 16 {
+		return netip.Addr{}, false
+	}
+	for i := 0; i < len(b); i += 4 {
+		binary.NativeEndian.PutUint32(b[i:], binary.BigEndian.Uint32(b[i:]))
+	}
+	a, ok := netip.AddrFromSlice(b)
+	return a.Unmap(), ok
+}
+
+// whoHolds describes, as well as it can be told, who has the port of an
+// address and what to do about it.
+func whoHolds(addr netip.Addr) string {
+	// A dual-stack wildcard socket, listed with IPv6, also holds IPv4 addresses.
+	var found []holder
+	for _, name := range []string{"/proc/net/udp", "/proc/net/udp6"} {
+		if table, err := os.ReadFile(name); err == nil {
+			found = append(found, parseHolders(table, addr)...)
+		}
+	}
+	if len(found) == 0 {
+		return "the holder cannot be told (it may have gone by now, or run in another container): stop it or use another address"
+	}
+	h := found[0]
+	if pid, name := processOf(h.inode); pid != 0 {
+		return fmt.Sprintf("held by process %d (%s) of uid %d: stop it or use another address", pid, name, h.uid)
+	}
+	if h.uid == 0 && h.addr.IsUnspecified() {
+		return "held on all addresses by uid 0, perhaps by the kernel's rdma_rxe (see `rdma link`; remove it with `rdma link delete`)"
+	}
+	return fmt.Sprintf("held by a process of uid %d (as root `ss -ulpn sport = :%d` names it): stop it or use another address",
+		h.uid, roce.Port)
+}
+
+// processOf looks for the process that has a socket open. It sees only what
+// the user may see; 0: not found.
+func processOf(inode uint64) (pid int, name string) {
+	want := fmt.Sprintf("socket:[%d]", inode)
+	fds, err := filepath.Glob("/proc/[0-9]*/fd/*")
+	if err != nil {
+		return 0, ""
+	}
+	for _, fd := range fds {
+		if link, err := os.Readlink(fd); err != nil || link != want {
+			continue
+		}
+		dir := filepath.Dir(filepath.Dir(fd))
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
+			continue
+		}
+		comm, err := os.ReadFile(filepath.Join(dir, "comm"))
+		if err != nil {
+			comm = []byte("?")
+		}
+		return pid, strings.TrimSpace(string(comm))
+	}
+	return 0, ""
+}

@@ -1,0 +1,158 @@
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/internal/port"
+)
+
+// Port carries datagrams over UDP sockets. It implements port.Port and
+// port.Waiter.
+type Port struct {
+	cfg     Config
+	recvBuf int
+	maxSegs atomic.Int32 // segments in one send; 1 once offload failed
+	noMMsg  atomic.Bool  // sendmmsg and recvmmsg are off, or not there
+
+	mu    sync.Mutex                // adds sockets
+	socks atomic.Pointer[[]*socket] // by Flow.Local; copied on write
+
+	// state counts the calls that are using descriptors. Who takes it to zero
+	// after Close closes them, so none is ever closed, and its number given to
+	// another file, under a call.
+	state   atomic.Int64
+	destroy sync.Once
+	closed  chan struct{} // closed when no descriptor is left
+
+	counters counters
+	free     [4]atomic.Pointer[scratch]
+	rx       receiver
+	wait     waiter
+}
+
+var (
+	_ port.Port   = (*Port)(nil)
+	_ port.Waiter = (*Port)(nil)
+)
+
+// closing is the bit of Port.state that Close sets.
+const closing = 1 << 62
+
+// Open opens a port without local addresses; AddLocal adds them. It fails only
+// when the process has no descriptor left (EMFILE, ENFILE, ENOMEM).
+func Open(cfg Config) (*Port, error) {
+	cfg.setDefaults()
+	p := &Port{cfg: cfg, closed: make(chan struct{})}
+	p.socks.Store(new([]*socket))
+	p.noMMsg.Store(cfg.NoMMsg)
+	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("udp: eventfd: %w", err)
+	}
+	p.wait.event = event
+	probe, err := probe(&cfg)
+	if err != nil {
+		_ = unix.Close(event)
+		return nil, err
+	}
+	p.recvBuf = probe.recvBuf
+	p.maxSegs.Store(int32(probe.maxSegs))
+	return p, nil
+}
+
+// enter begins the use of descriptors; false: the port is closed.
+func (p *Port) enter() bool {
+	if p.state.Add(1)&closing != 0 {
+		p.leave()
+		return false
+	}
+	return true
+}
+
+// leave ends it.
+func (p *Port) leave() {
+	if p.state.Add(-1) == closing {
+		p.destroy.Do(p.closeAll)
+	}
+}
+
+func (p *Port) closeAll() {
+	for _, s := range *p.socks.Load() {
+		_ = unix.Close(s.fd)
+	}
+	_ = unix.Close(p.wait.event)
+	close(p.closed)
+}
+
+// Close closes all sockets and ends a Wait that is running. When it returns no
+// descriptor is open. Closing again does nothing.
+func (p *Port) Close() error {
+	for {
+		v := p.state.Load()
+		if v&closing != 0 {
+			break
+		}
+		if p.state.CompareAndSwap(v, (v|closing)+1) {
+			p.wait.kick()
+			p.leave()
+			break
+		}
+	}
+	<-p.closed
+	return nil
+}
+
+// AddLocal implements port.Port. EINVAL: not an address of one interface, or
+// an IPv6 link-local one without zone. EADDRINUSE names the holder if it can
+// be told. After Close it is ErrClosed of package net.
+func (p *Port) AddLocal(addr netip.Addr) (int, error) {
+	addr, err := checkLocal(addr)
+	if err != nil {
+		return 0, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.enter() {
+		return 0, errClosed
+	}
+	defer p.leave()
+	old := *p.socks.Load()
+	for i, s := range old {
+		if s.addr == addr {
+			return i, nil
+		}
+	}
+	s, err := openSocket(&p.cfg, addr)
+	if errors.Is(err, unix.EADDRINUSE) {
+		err = fmt.Errorf("%w; %s", err, whoHolds(addr))
+	}
+	if err != nil {
+		return 0, err
+	}
+	s.index = len(old)
+	set := append(old[:len(old):len(old)], s)
+	p.socks.Store(&set)
+	p.wait.kick() // a Wait that is running must see the socket
+	return s.index, nil
+}
+
+// Caps implements port.Port. The first failure of segmentation offload lowers
+// MaxSegs to 1 for good; Send then lowers the limit of the batches it is given.
+func (p *Port) Caps() port.Caps {
+	segs := int(p.maxSegs.Load())
+	return port.Caps{
+		MaxSegs:     segs,
+		RecvBuf:     p.recvBuf,
+		NeedsProbe:  segs > 1,
+		Checksummed: true,
+	}
+}
+
+// Stats implements port.Port.
+func (p *Port) Stats() port.Stats { return p.counters.stats() }

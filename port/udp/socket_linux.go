@@ -1,0 +1,145 @@
+package udp
+
+import (
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
+)
+
+// A socket is bound to one local address.
+type socket struct {
+	fd    int
+	index int
+	addr  netip.Addr // with zone
+	scope uint32     // interface index of the zone
+
+	// The source of the last datagram, for the receiver alone: the next one is
+	// likely to come from there too.
+	lastRaw rawAddr
+	last    netip.AddrPort
+}
+
+// An option is a socket option that is an integer.
+type option struct{ level, name, value int }
+
+// openSocket makes the socket of a local address. Nothing else in the package
+// knows where a socket comes from, so that it may as well be one that several
+// processes share.
+func openSocket(cfg *Config, addr netip.Addr) (*socket, error) {
+	s := &socket{addr: addr, scope: scopeID(addr.Zone())}
+	if addr.Zone() != "" && s.scope == 0 {
+		return nil, fmt.Errorf("udp: local address %v: no interface %q: %w", addr, addr.Zone(), unix.EADDRNOTAVAIL)
+	}
+	fd, err := unix.Socket(family(addr), unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("udp: socket for %v: %w", addr, err)
+	}
+	s.fd = fd
+	if err := s.setup(cfg); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return s, nil
+}
+
+func family(addr netip.Addr) int {
+	if addr.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+func (s *socket) setup(cfg *Config) error {
+	need := []option{
+		{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO},
+		{unix.SOL_IP, unix.IP_RECVTOS, 1},
+		{unix.SOL_IP, unix.IP_RECVTTL, 1},
+	}
+	if s.addr.Is6() {
+		need = []option{
+			{unix.SOL_IPV6, unix.IPV6_V6ONLY, 1},
+			{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO},
+			{unix.SOL_IPV6, unix.IPV6_RECVTCLASS, 1},
+			{unix.SOL_IPV6, unix.IPV6_RECVHOPLIMIT, 1},
+		}
+	}
+	for _, o := range need {
+		if err := unix.SetsockoptInt(s.fd, o.level, o.name, o.value); err != nil {
+			return fmt.Errorf("udp: socket for %v: option %d of level %d: %w", s.addr, o.name, o.level, err)
+		}
+	}
+	setBuffers(s.fd, cfg)
+	if !cfg.NoGRO {
+		// Kernels before 5.0 have no such option; datagrams come one by one then.
+		_ = unix.SetsockoptInt(s.fd, unix.SOL_UDP, unix.UDP_GRO, 1)
+	}
+	if err := unix.Bind(s.fd, sockaddr(s.addr, s.scope, roce.Port)); err != nil {
+		return fmt.Errorf("udp: bind to %v: %w", netip.AddrPortFrom(s.addr, roce.Port), err)
+	}
+	return nil
+}
+
+// setBuffers asks for socket buffers. The kernel silently gives what it may.
+func setBuffers(fd int, cfg *Config) {
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, cfg.RecvBuf)
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, cfg.SendBuf)
+}
+
+func sockaddr(addr netip.Addr, scope uint32, port int) unix.Sockaddr {
+	if addr.Is4() {
+		return &unix.SockaddrInet4{Port: port, Addr: addr.As4()}
+	}
+	return &unix.SockaddrInet6{Port: port, Addr: addr.As16(), ZoneId: scope}
+}
+
+// probed is what the kernel can do.
+type probed struct{ recvBuf, maxSegs int }
+
+// Segment limits of kernels: 64, since 6.9 128.
+const (
+	segsOld = 64
+	segsNew = 128
+)
+
+// probe finds out what the kernel can do with a socket that is thrown away.
+func probe(cfg *Config) (probed, error) {
+	r := probed{maxSegs: 1}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return r, fmt.Errorf("udp: socket: %w", err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	setBuffers(fd, cfg)
+	if r.recvBuf, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF); err != nil {
+		return r, fmt.Errorf("udp: SO_RCVBUF: %w", err)
+	}
+	if cfg.NoGSO || cfg.MaxSegs == 1 {
+		return r, nil
+	}
+	if unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT, 1) == nil {
+		r.maxSegs = segsOld
+		if sendsSegs(fd, segsNew) {
+			r.maxSegs = segsNew
+		}
+	}
+	if cfg.MaxSegs > 0 {
+		r.maxSegs = min(r.maxSegs, cfg.MaxSegs)
+	}
+	return r, nil
+}
+
+// sendsSegs tries to send n segments of one byte over the loopback, from a
+// socket to itself.
+func sendsSegs(fd, n int) bool {
+	if unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}) != nil {
+		return false
+	}
+	self, err := unix.Getsockname(fd)
+	if err != nil {
+		return false
+	}
+	return unix.Sendto(fd, make([]byte, n), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, self) == nil
+}

@@ -1,0 +1,93 @@
+package udp
+
+import (
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// States of a waiter.
+const (
+	awake  = iota
+	asleep // in Wait, or on the way
+	kicked // the Wait that is running, or the next one, must end
+)
+
+// waiter is the port's sleeper. A kick that finds nobody asleep is one atomic
+// operation; one that does writes the eventfd as well.
+//
+// No kick is lost: it first sets the state, and Wait goes to sleep only after
+// it has replaced awake by asleep, so either Wait sees the kick or the kick
+// sees the sleeper. A kick may write the eventfd after Wait was woken by
+// something else; then the next Wait ends for no reason, which is allowed.
+type waiter struct {
+	state atomic.Int32
+	event int // eventfd
+	polls []unix.PollFd
+	socks int // sockets in polls, which has the eventfd first
+}
+
+func (w *waiter) kick() {
+	if w.state.Swap(kicked) == asleep {
+		eventWrite(w.event)
+	}
+}
+
+// Kick implements port.Waiter. Any goroutine may call it.
+func (p *Port) Kick() {
+	// Without the look at the state first, each kick of a port that nobody
+	// sleeps on would write to a cache line that senders and receiver share.
+	if p.wait.state.Load() == kicked {
+		return
+	}
+	if p.enter() {
+		p.wait.kick()
+		p.leave()
+	}
+}
+
+// Wait implements port.Waiter. One goroutine at a time may call it, also while
+// another is in Recv. It may end for no reason, and ends at once after Close.
+func (p *Port) Wait(d time.Duration) {
+	if !p.enter() {
+		return
+	}
+	p.sleep(d)
+	p.leave()
+}
+
+func (p *Port) sleep(d time.Duration) {
+	w := &p.wait
+	if !w.state.CompareAndSwap(awake, asleep) {
+		w.state.Swap(awake)
+		return
+	}
+	// The sockets are read after the state is set: an AddLocal that is not in
+	// the list kicks.
+	socks := *p.socks.Load()
+	if w.polls == nil || w.socks != len(socks) {
+		w.polls = append(w.polls[:0], unix.PollFd{Fd: int32(w.event), Events: unix.POLLIN})
+		for _, s := range socks {
+			w.polls = append(w.polls, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN})
+		}
+		w.socks = len(socks)
+	}
+	var limit *unix.Timespec
+	if d >= 0 {
+		ts := unix.NsecToTimespec(int64(d))
+		limit = &ts
+	}
+	for {
+		// The kernel takes the time that was slept off the limit.
+		_, errno := pollWait(w.polls, limit)
+		if errno != unix.EINTR {
+			break
+		}
+	}
+	if w.polls[0].Revents != 0 {
+		eventDrain(w.event)
+	}
+	// Not Store: what was done before a kick is seen after Wait.
+	w.state.Swap(awake)
+}
