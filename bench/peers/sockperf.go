@@ -3,6 +3,7 @@ package peers
 import (
 	"context"
 	"fmt"
+	"math"
 	"regexp"
 	"strconv"
 
@@ -57,9 +58,9 @@ func parseSockperf(output []byte) (median, p99 float64, err error) {
 		}
 		switch rank {
 		case 50:
-			median = micros * 1e3
+			median = math.Round(micros * 1e3)
 		case 99:
-			p99 = micros * 1e3
+			p99 = math.Round(micros * 1e3)
 		}
 	}
 	if median <= 0 || p99 <= 0 {

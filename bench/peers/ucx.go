@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/csv"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"strconv"
@@ -99,7 +100,7 @@ func parseUCX(output []byte) (latency, rate float64, err error) {
 		}
 		switch name {
 		case "50.0_percentile_lat", "50.0_percentile_overhead":
-			latency = v * 1e3
+			latency = math.Round(v * 1e3)
 		case "overall_mr":
 			rate = v
 		}

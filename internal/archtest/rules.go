@@ -41,7 +41,7 @@ func Verbena() Rules {
 				"internal/queue", "internal/ring", "internal/mem", "internal/pkt", "internal/timer", "internal/trace",
 				"verbs/driver",
 			},
-			2: {"internal/rc", "internal/ud", "internal/cm"},
+			2: {"internal/transport", "internal/rc", "internal/ud", "internal/cm"},
 			3: {"internal/shard", "internal/port", "port/*"},
 			4: {"provider/*"},
 			5: {"verbs", "rdmacm", "rdmarw", "rdma"},
@@ -55,6 +55,8 @@ func Verbena() Rules {
 			{"internal/queue", "internal/mem"}, // a work request names the regions that it resolved
 			{"internal/queue", "verbs/driver"}, // queues hold the seam's work requests and completions
 			{"internal/pkt", "internal/mem"},   // a batch refers to payload in place
+			{"internal/rc", "internal/transport"}, // what the services share: windows, queue pair, scatter lists
+			{"internal/ud", "internal/transport"},
 			{"internal/shard", "internal/port"},
 			{"port/*", "internal/port"},
 			{"rdmacm", "verbs"},
