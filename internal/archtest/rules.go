@@ -52,9 +52,9 @@ func Verbena() Rules {
 			{"internal/wire/*", "ib"},
 			{"internal/wire/*", "internal/psn"},
 			{"internal/queue", "internal/ring"},
-			{"internal/queue", "internal/mem"}, // a work request names the regions that it resolved
-			{"internal/queue", "verbs/driver"}, // queues hold the seam's work requests and completions
-			{"internal/pkt", "internal/mem"},   // a batch refers to payload in place
+			{"internal/queue", "internal/mem"},    // a work request names the regions that it resolved
+			{"internal/queue", "verbs/driver"},    // queues hold the seam's work requests and completions
+			{"internal/pkt", "internal/mem"},      // a batch refers to payload in place
 			{"internal/rc", "internal/transport"}, // what the services share: windows, queue pair, scatter lists
 			{"internal/ud", "internal/transport"},
 			{"internal/shard", "internal/port"},
