@@ -1,0 +1,220 @@
+package rc
+
+import (
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/mem"
+	"github.com/verbena-rdma/verbena/internal/psn"
+	"github.com/verbena-rdma/verbena/internal/transport"
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
+)
+
+// resKind is what a resource holds.
+type resKind uint8
+
+const (
+	resEmpty resKind = iota
+	resRead
+	resAtomic
+)
+
+// resource is a READ or an atomic that was executed: what is needed to answer it
+// and, if the answer gets lost, to answer it again (IBA 9.7.7). A queue pair has
+// max_dest_rd_atomic of them, used in turn.
+type resource struct {
+	kind   resKind
+	queued bool // in the fifo
+	again  bool // ... for a repeated answer
+
+	first, last psn.PSN
+	va          uint64 // READ: address of the first byte; atomic: original value
+	rkey        ib.RKey
+	length      uint32
+
+	// The answer that is queued: bytes from PSN from on, and how far it got.
+	from, next, end psn.PSN
+	bytes           uint32
+}
+
+// resize makes the resources that the attributes ask for, empty.
+func (r *responder) resize() {
+	n := int(r.b.Attr.MaxDestRDAtomic)
+	if n == len(r.res) && r.fifoLen > 0 {
+		return
+	}
+	r.res, r.fifo = make([]resource, n), make([]uint8, n)
+	r.slot, r.fifoHead, r.fifoLen = 0, 0, 0
+}
+
+// slotFree reports whether the next entry may be used. It may not while its own
+// answer has not left: the peer has more outstanding than it was allowed. An
+// answer that is only being repeated must have arrived the first time.
+func (r *responder) slotFree() bool {
+	if len(r.res) == 0 {
+		return false
+	}
+	s := &r.res[r.slot]
+	return !s.queued || s.again
+}
+
+// takeSlot gives the next entry, emptied.
+func (r *responder) takeSlot() (*resource, uint8) {
+	i := r.slot
+	s := &r.res[i]
+	if s.queued {
+		r.unqueue(i)
+	}
+	*s = resource{}
+	if r.slot++; int(r.slot) == len(r.res) {
+		r.slot = 0
+	}
+	return s, i
+}
+
+// queue puts entry i behind those that wait for being answered.
+func (r *responder) queue(i uint8) {
+	r.res[i].queued = true
+	r.fifo[(int(r.fifoHead)+int(r.fifoLen))%len(r.fifo)] = i
+	r.fifoLen++
+}
+
+// unqueue removes entry i from the queue.
+func (r *responder) unqueue(i uint8) {
+	n := len(r.fifo)
+	out := 0
+	for k := range int(r.fifoLen) {
+		j := r.fifo[(int(r.fifoHead)+k)%n]
+		if j != i {
+			r.fifo[(int(r.fifoHead)+out)%n] = j
+			out++
+		}
+	}
+	r.fifoLen = uint8(out)
+	r.res[i].queued = false
+}
+
+// popAnswer removes the entry whose answer is complete.
+func (r *responder) popAnswer() {
+	r.res[r.fifo[r.fifoHead]].queued = false
+	if r.fifoHead++; int(r.fifoHead) == len(r.fifo) {
+		r.fifoHead = 0
+	}
+	r.fifoLen--
+}
+
+// executeRead saves a READ and begins to answer it.
+func (r *responder) executeRead(e *transport.Env, p *transport.Packet) verdict {
+	h := p.RETH()
+	s, i := r.takeSlot()
+	n := r.responses(h.DMALen())
+	*s = resource{
+		kind: resRead, first: r.epsn, last: r.epsn.Add(n - 1),
+		va: h.VA(), rkey: ib.RKey(h.RKey()), length: h.DMALen(),
+	}
+	s.answer(s.first, s.last, s.length)
+	r.epsn = s.last.Next()
+	r.msn++
+	r.enqueue(e, i)
+	return good
+}
+
+// executeAtomic executes an atomic, saves its result and answers it.
+func (r *responder) executeAtomic(e *transport.Env, p *transport.Packet) verdict {
+	h := p.AtomicETH()
+	r.settleRefs(e)
+	pieces, ok := e.Mem.Remote(r.b.PD, r.b.Num, ib.RKey(h.RKey()), h.VA(), 8, ib.AccessRemoteAtomic, r.qp.pieces[:0])
+	var orig uint64
+	if ok = ok && len(pieces) == 1; ok {
+		var err error
+		if p.Op == roce.OpRCFetchAdd {
+			orig, err = mem.FetchAdd(pieces[0], h.SwapAdd())
+		} else {
+			orig, err = mem.CompareSwap(pieces[0], h.Compare(), h.SwapAdd())
+		}
+		ok = err == nil
+	}
+	r.qp.keep(pieces)
+	if !ok {
+		return noAccess
+	}
+	s, i := r.takeSlot()
+	*s = resource{kind: resAtomic, first: r.epsn, last: r.epsn, va: orig}
+	s.answer(s.first, s.last, 0)
+	r.epsn = r.epsn.Next()
+	r.msn++
+	r.enqueue(e, i)
+	return good
+}
+
+// responses is the number of response packets, and of PSNs, of a READ.
+func (r *responder) responses(n uint32) int {
+	return max(1, int((uint64(n)+uint64(r.b.MTU)-1)/uint64(r.b.MTU)))
+}
+
+// answer sets what is to be answered.
+func (s *resource) answer(from, end psn.PSN, bytes uint32) {
+	s.from, s.next, s.end, s.bytes = from, from, end, bytes
+}
+
+// enqueue queues the answer of entry i and begins with it, unless others are
+// before it: then the turn that works on those comes to it.
+func (r *responder) enqueue(e *transport.Env, i uint8) {
+	r.queue(i)
+	if r.fifoLen == 1 {
+		r.stream(e)
+	}
+}
+
+// find gives the newest saved entry of a kind that holds the PSN.
+func (r *responder) find(kind resKind, at psn.PSN) (uint8, bool) {
+	n := len(r.res)
+	for k := 1; k <= n; k++ {
+		i := (int(r.slot) - k + n) % n
+		if s := &r.res[i]; s.kind == kind && at.InRange(s.first, s.last) {
+			return uint8(i), true
+		}
+	}
+	return 0, false
+}
+
+// repeatRead answers a repeated READ request, which may ask for any part of the
+// saved one. It is executed anew: the data are read from memory once more.
+func (r *responder) repeatRead(e *transport.Env, p *transport.Packet) {
+	at := p.BTH.PSN()
+	i, ok := r.find(resRead, at)
+	if !ok {
+		e.Stats.DropDuplicate++
+		return
+	}
+	s, h := &r.res[i], p.RETH()
+	off := uint64((at-s.first)&psn.Mask) * uint64(r.b.MTU)
+	if s.length > 0 {
+		ok = h.VA() == s.va+off && ib.RKey(h.RKey()) == s.rkey &&
+			h.DMALen() > 0 && uint64(h.DMALen()) <= uint64(s.length)-off
+	} else {
+		ok = h.DMALen() == 0
+	}
+	if !ok || len(p.Payload) != 0 {
+		e.Stats.DropDuplicate++
+		return
+	}
+	s.answer(at, at.Add(r.responses(h.DMALen())-1), h.DMALen())
+	if !s.queued {
+		s.again = true
+		r.enqueue(e, i)
+	}
+}
+
+// repeatAtomic answers a repeated atomic with the value saved: it must not be
+// executed again.
+func (r *responder) repeatAtomic(e *transport.Env, p *transport.Packet) {
+	i, ok := r.find(resAtomic, p.BTH.PSN())
+	if !ok {
+		e.Stats.DropDuplicate++
+		return
+	}
+	if s := &r.res[i]; !s.queued {
+		s.answer(s.first, s.last, 0)
+		s.again = true
+		r.enqueue(e, i)
+	}
+}

@@ -1,0 +1,445 @@
+package rc
+
+import (
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/psn"
+	"github.com/verbena-rdma/verbena/internal/transport"
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
+	"github.com/verbena-rdma/verbena/verbs/driver"
+)
+
+// message is the kind of the message that is arriving.
+type message uint8
+
+const (
+	msgNone message = iota
+	msgSend
+	msgWrite
+)
+
+// responder is the state of the receiving half.
+type responder struct {
+	qp *QP
+	b  *transport.QP
+
+	epsn psn.PSN // PSN expected next
+	msn  uint32  // messages completed, 24 bits count
+	msg  message // arriving: the next packet must be its MIDDLE or LAST
+
+	silent  bool    // a NAK asks for epsn: nothing is said until it comes
+	pending verdict // NAK that waits behind READ responses, good = none
+
+	// The WRITE that is arriving.
+	va    uint64
+	left  uint64 // bytes to come
+	rkey  ib.RKey
+	total uint32
+
+	// The SEND that is arriving.
+	got    uint64
+	size   uint64 // of the receive buffer
+	cursor transport.Cursor
+
+	// Acknowledgement.
+	owedAt     int64 // when the owed ACK must leave
+	owed       bool
+	sinceBytes int // received since the last ACK
+	sincePkts  int
+
+	// Saved READs and atomics, and those of them that wait for being answered.
+	res      []resource
+	slot     uint8   // the entry of res to be used next
+	fifo     []uint8 // ring of indices of res, in the order of answers
+	fifoHead uint8
+	fifoLen  uint8
+	refs     int // Tx.Packets after the last response that refers to memory, 0 = none
+}
+
+// verdict is what a check says of a packet: what becomes of it.
+type verdict uint8
+
+const (
+	good        verdict = iota
+	dropped             // counted where it was seen
+	duplicate           // seen before
+	outOfOrder          // NAK: PSN sequence error
+	notReady            // RNR NAK
+	invalid             // NAK: invalid request; the rest is fatal too
+	tooLong             // ... longer than the receive buffer
+	noAccess            // NAK: remote access error
+	localFault          // NAK: remote operational error, the receive request is bad
+	badInv              // key to invalidate is bad: silence (class J error)
+	streamFault         // as noAccess, found while a READ is being answered
+)
+
+func (v verdict) fatal() bool { return v >= invalid }
+
+func (v verdict) String() string {
+	names := [...]string{
+		"good", "dropped", "duplicate", "out of order", "receiver not ready", "invalid request", "too long",
+		"no access", "local fault", "bad invalidate", "no access for a response",
+	}
+	if int(v) < len(names) {
+		return names[v]
+	}
+	return "unknown"
+}
+
+// start takes the first PSN and makes room for READs and atomics.
+func (r *responder) start() {
+	r.epsn = psn.PSN(r.b.Attr.RQPSN & psn.Mask)
+	r.msn = 0
+	r.silent = false
+	r.resize()
+}
+
+// stop ends all work; saved entries are useless from now on.
+func (r *responder) stop() {
+	r.msg, r.pending, r.silent = msgNone, good, false
+	r.owed, r.owedAt = false, 0
+	r.fifoHead, r.fifoLen = 0, 0
+	r.sinceBytes, r.sincePkts = 0, 0
+	r.refs = 0
+}
+
+// request takes a request through the checks, in the order of the standard,
+// and executes it (IBA 9.7.4).
+func (r *responder) request(e *transport.Env, p *transport.Packet) {
+	if r.pending.fatal() {
+		e.Stats.DropState++
+		return
+	}
+	f := p.Info.Flags
+	v := r.checkPSN(e, p)
+	if v == good {
+		v = r.checkOrder(f)
+	}
+	if v == good {
+		v = r.checkOperation(f)
+	}
+	if v == good {
+		v = r.checkResources(e, f)
+	}
+	if v == good {
+		v = r.checkLength(p, f)
+	}
+	if v == good {
+		v = r.checkKey(e, p, f)
+	}
+	if v == good {
+		v = r.execute(e, p, f)
+	}
+	switch v {
+	case good, dropped:
+	case duplicate:
+		r.repeated(e, p, f)
+	default:
+		r.refuse(e, v)
+	}
+}
+
+// checkPSN compares the PSN with the one that is expected (IBA 9.7.4.1.2).
+func (r *responder) checkPSN(e *transport.Env, p *transport.Packet) verdict {
+	d := psn.Diff(p.BTH.PSN(), r.epsn)
+	if d < 0 {
+		return duplicate
+	}
+	if d > 0 {
+		e.Stats.OutOfSeq++
+		if r.silent {
+			e.Stats.DropRNRWait++
+			return dropped
+		}
+		return outOfOrder
+	}
+	r.silent = false
+	r.pending = good
+	return good
+}
+
+// checkOrder wants messages whole: a FIRST or ONLY between messages, a MIDDLE
+// or LAST of the same kind within one.
+func (r *responder) checkOrder(f roce.OpFlags) verdict {
+	want := msgNone
+	if !f.Any(roce.FlagStart) {
+		want = msgSend
+		if f.Any(roce.FlagWrite) {
+			want = msgWrite
+		}
+	}
+	if r.msg != want {
+		return invalid
+	}
+	return good
+}
+
+// checkOperation asks whether the queue pair allows the operation.
+func (r *responder) checkOperation(f roce.OpFlags) verdict {
+	if !f.Any(roce.FlagStart) || f.Any(roce.FlagSend) {
+		return good
+	}
+	var need ib.Access
+	switch {
+	case f.Any(roce.FlagWrite):
+		need = ib.AccessRemoteWrite
+	case f.Any(roce.FlagRead):
+		need = ib.AccessRemoteRead
+	case f.Any(roce.FlagAtomic):
+		need = ib.AccessRemoteAtomic
+	default:
+		return invalid // FLUSH, ATOMIC WRITE: not offered
+	}
+	if r.b.Attr.QPAccessFlags&need == 0 {
+		return invalid
+	}
+	return good
+}
+
+// checkResources takes a receive request or finds room for a READ or atomic.
+func (r *responder) checkResources(e *transport.Env, f roce.OpFlags) verdict {
+	switch {
+	case f.Any(roce.FlagConsumesRecv):
+		if !r.b.TakeRecv(e) {
+			return notReady
+		}
+		if f.Any(roce.FlagSend) {
+			r.got, r.size = 0, transport.ListLen(r.b.Recv.SGL)
+			r.cursor = transport.Cursor{}
+		}
+	case f.Any(roce.FlagRead | roce.FlagAtomic):
+		if !r.slotFree() {
+			return invalid
+		}
+	}
+	return good
+}
+
+// checkLength checks the packet's length against the path MTU and the message's
+// (IBA 9.7.4.1.6).
+func (r *responder) checkLength(p *transport.Packet, f roce.OpFlags) verdict {
+	n := uint64(len(p.Payload))
+	switch {
+	case !f.Any(roce.FlagPayload):
+		if n != 0 {
+			return invalid
+		}
+	case n > uint64(r.b.MTU), f.Any(roce.FlagFirst|roce.FlagMiddle) && n != uint64(r.b.MTU), f.Any(roce.FlagLast) && n == 0:
+		return invalid
+	}
+	switch {
+	case f.Any(roce.FlagSend):
+		if r.got+n > r.size {
+			return tooLong
+		}
+	case f.Any(roce.FlagWrite):
+		if f.Any(roce.FlagStart) {
+			h := p.RETH()
+			r.va, r.rkey, r.total = h.VA(), ib.RKey(h.RKey()), h.DMALen()
+			r.left = uint64(r.total)
+		}
+		if r.total > ib.MaxMsgSize || f.Any(roce.FlagEnd) != (n == r.left) || n > r.left {
+			return invalid
+		}
+	case f.Any(roce.FlagRead):
+		if p.RETH().DMALen() > ib.MaxMsgSize {
+			return invalid
+		}
+	case f.Any(roce.FlagAtomic):
+		if p.AtomicETH().VA()%8 != 0 {
+			return invalid
+		}
+	}
+	return good
+}
+
+// checkKey checks that the whole range of a WRITE or READ may be accessed before
+// a byte of it moves. The key of an empty range is not looked at.
+func (r *responder) checkKey(e *transport.Env, p *transport.Packet, f roce.OpFlags) verdict {
+	if !f.Any(roce.FlagStart) {
+		return good
+	}
+	switch {
+	case f.Any(roce.FlagWrite):
+		// A packet that is the whole message is checked when it is executed.
+		if f.Any(roce.FlagFirst) && !r.allowed(e, r.rkey, r.va, r.left, ib.AccessRemoteWrite) {
+			return noAccess
+		}
+	case f.Any(roce.FlagRead):
+		if h := p.RETH(); !r.allowed(e, ib.RKey(h.RKey()), h.VA(), uint64(h.DMALen()), ib.AccessRemoteRead) {
+			return noAccess
+		}
+	}
+	return good
+}
+
+// allowed reports whether the peer may access a range.
+func (r *responder) allowed(e *transport.Env, key ib.RKey, va, n uint64, need ib.Access) bool {
+	if n == 0 {
+		return true
+	}
+	pieces, ok := e.Mem.Remote(r.b.PD, r.b.Num, key, va, n, need, r.qp.pieces[:0])
+	r.qp.keep(pieces)
+	return ok
+}
+
+// execute does what the packet asks for.
+func (r *responder) execute(e *transport.Env, p *transport.Packet, f roce.OpFlags) verdict {
+	switch {
+	case f.Any(roce.FlagSend):
+		return r.executeSend(e, p, f)
+	case f.Any(roce.FlagWrite):
+		return r.executeWrite(e, p, f)
+	case f.Any(roce.FlagRead):
+		return r.executeRead(e, p)
+	}
+	return r.executeAtomic(e, p)
+}
+
+func (r *responder) executeWrite(e *transport.Env, p *transport.Packet, f roce.OpFlags) verdict {
+	if n := uint64(len(p.Payload)); n > 0 {
+		r.settleRefs(e)
+		pieces, ok := e.Mem.Remote(r.b.PD, r.b.Num, r.rkey, r.va, n, ib.AccessRemoteWrite, r.qp.pieces[:0])
+		ok = ok && transport.Scatter(pieces, p.Payload) == nil
+		r.qp.keep(pieces)
+		if !ok {
+			return noAccess
+		}
+		r.va += n
+		r.left -= n
+	}
+	if f.Any(roce.FlagImm) {
+		wc := driver.WC{
+			Opcode: ib.WCRecvRDMAWithImm, Flags: ib.WCWithImm,
+			ByteLen: r.total, ImmData: p.ImmDt().Data(), SrcQP: r.b.Attr.DestQPN,
+		}
+		r.b.CompleteRecv(e, &wc, p.BTH.SE())
+	}
+	r.taken(e, p, f, msgWrite)
+	return good
+}
+
+func (r *responder) executeSend(e *transport.Env, p *transport.Packet, f roce.OpFlags) verdict {
+	if n := uint64(len(p.Payload)); n > 0 {
+		r.settleRefs(e)
+		pieces, status := r.cursor.Pieces(e.Mem, r.b.PD, r.b.Recv.SGL, n, true, r.qp.pieces[:0])
+		ok := status == ib.WCSuccess && transport.Scatter(pieces, p.Payload) == nil
+		r.qp.keep(pieces)
+		if !ok {
+			return localFault
+		}
+		r.got += n
+	}
+	if f.Any(roce.FlagEnd) {
+		wc := driver.WC{Opcode: ib.WCRecv, ByteLen: uint32(r.got), SrcQP: r.b.Attr.DestQPN}
+		if f.Any(roce.FlagImm) {
+			wc.Flags, wc.ImmData = ib.WCWithImm, p.ImmDt().Data()
+		}
+		if f.Any(roce.FlagInv) {
+			wc.Flags, wc.InvalidatedRKey = ib.WCWithInv, ib.RKey(p.IETH().RKey())
+			if !r.invalidate(wc.InvalidatedRKey) {
+				return badInv
+			}
+		}
+		r.b.CompleteRecv(e, &wc, p.BTH.SE())
+	}
+	r.taken(e, p, f, msgSend)
+	return good
+}
+
+// invalidate makes a key of this queue pair useless, as SEND_WITH_INV asks. Only
+// memory windows of type 2 and fast-registration regions can be invalidated,
+// and the key table has neither: every such key is a bad one.
+func (r *responder) invalidate(ib.RKey) bool { return false }
+
+// taken moves on behind a packet of a SEND or WRITE that was executed.
+func (r *responder) taken(e *transport.Env, p *transport.Packet, f roce.OpFlags, kind message) {
+	r.epsn = r.epsn.Next()
+	r.msg = kind
+	end := f.Any(roce.FlagEnd)
+	if end {
+		r.msg = msgNone
+		r.msn++
+	}
+	r.sinceBytes += len(p.Payload)
+	r.sincePkts++
+	ask := p.BTH.AckReq()
+	switch {
+	case ask && !end, r.sinceBytes >= ackBytes, r.sincePkts >= ackPackets:
+		r.owe(e)
+		r.payAck(e)
+	case ask:
+		r.owe(e)
+	}
+}
+
+// repeated handles a packet that was seen before. It is not executed again: a
+// SEND or WRITE is acknowledged with the newest PSN, which serves for all of a
+// batch; READs and atomics are answered from what was saved (IBA 9.7.5.1.5).
+func (r *responder) repeated(e *transport.Env, p *transport.Packet, f roce.OpFlags) {
+	e.Stats.DuplicateReq++
+	switch {
+	case f.Any(roce.FlagRead):
+		r.repeatRead(e, p)
+	case f.Any(roce.FlagAtomic):
+		r.repeatAtomic(e, p)
+	case f.Any(roce.FlagSend | roce.FlagWrite):
+		r.owe(e)
+	default:
+		e.Stats.DropDuplicate++
+	}
+}
+
+// refuse answers with a NAK, behind READ responses that are on their way out.
+func (r *responder) refuse(e *transport.Env, v verdict) {
+	r.silent = true
+	if r.fifoLen > 0 {
+		e.Stats.AckDeferred++
+		r.pending = v
+		return
+	}
+	r.answer(e, v, r.epsn)
+}
+
+// answer sends the NAK of a verdict for PSN at. A fatal one ends the queue pair:
+// completion status and event are those of hardware (IBA 9.7.5.2, 9.9.3.1).
+func (r *responder) answer(e *transport.Env, v verdict, at psn.PSN) {
+	wc := driver.WC{Opcode: ib.WCRecv}
+	var event ib.EventType
+	raise := false
+	switch v {
+	case outOfOrder:
+		e.Stats.SentSeqNAK++
+		r.sendAck(e, roce.NAKPSNSeqErr, at)
+		return
+	case notReady:
+		e.Stats.SentRNR++
+		r.sendAck(e, roce.RNRNAK(r.b.Attr.MinRNRTimer), at)
+		return
+	case invalid:
+		r.sendAck(e, roce.NAKInvReq, at)
+		event, raise = ib.EventQPReqErr, true
+	case tooLong:
+		r.sendAck(e, roce.NAKInvReq, at)
+		wc.Status = ib.WCLocLenErr
+	case noAccess, streamFault:
+		r.sendAck(e, roce.NAKRemAccess, at)
+		event, raise = ib.EventQPAccessErr, true
+		// A WRITE with immediate had taken its receive request.
+		if v == noAccess && r.b.RecvBusy && r.msg != msgSend {
+			wc.Status, wc.Opcode = ib.WCLocAccessErr, ib.WCRecvRDMAWithImm
+		}
+	case localFault:
+		r.sendAck(e, roce.NAKRemOp, at)
+		wc.Status = ib.WCLocProtErr
+	case badInv:
+		wc.Status = ib.WCRemInvReqErr
+	}
+	if wc.Status != ib.WCSuccess && r.b.RecvBusy {
+		wc.SrcQP = r.b.Attr.DestQPN
+		r.b.CompleteRecv(e, &wc, false)
+	}
+	if raise {
+		e.Raise(r.b.Events, event)
+	}
+	r.qp.fail(e)
+}
