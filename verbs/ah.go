@@ -1,0 +1,139 @@
+package verbs
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
+	"github.com/verbena-rdma/verbena/verbs/driver"
+)
+
+// AH is an address handle: where a datagram goes (struct ibv_ah). It implements
+// driver.AH, so that it can stand in a work request.
+type AH struct {
+	life
+	pd *PD
+	ah driver.AH
+}
+
+var _ driver.AHUnwrapper = (*AH)(nil)
+
+// CreateAH makes an address handle (ibv_create_ah). EINVAL: on RoCE the address
+// has no GRH (IsGlobal), or its GID index is empty; ENETUNREACH: no way there.
+func (p *PD) CreateAH(attr *ib.AHAttr) (*AH, error) { return p.createAH("create_ah", attr) }
+
+func (p *PD) createAH(op string, attr *ib.AHAttr) (*AH, error) {
+	if attr == nil {
+		return nil, paramErr(op, "attr", "is nil", syscall.EINVAL)
+	}
+	if !p.hold() {
+		return nil, opErr(op, errPDClosed)
+	}
+	if err := p.ctx.checkAV(op, attr); err != nil {
+		p.drop()
+		return nil, err
+	}
+	h, err := p.ctx.dev.CreateAH(p.pd, attr)
+	if err != nil {
+		p.drop()
+		return nil, opErr(op, err)
+	}
+	return &AH{pd: p, ah: h}, nil
+}
+
+// checkAV refuses addresses that do not work on RoCE, whatever the provider.
+func (c *Context) checkAV(op string, a *ib.AHAttr) error {
+	port, err := c.dev.QueryPort(portOf(a))
+	if err != nil {
+		return opErr(op, err)
+	}
+	if port.LinkLayer != ib.LinkEthernet {
+		return nil
+	}
+	if !a.IsGlobal {
+		return paramErr(op, "AHAttr.IsGlobal", "is false, on RoCE an address needs a GRH", syscall.EINVAL)
+	}
+	if a.DGID.IsZero() {
+		return paramErr(op, "AHAttr.DGID", "is empty", syscall.EINVAL)
+	}
+	if _, err := c.dev.GIDEntry(portOf(a), int(a.SGIDIndex)); err != nil {
+		return paramErr(op, "AHAttr.SGIDIndex", fmt.Sprintf("%d is not in use", a.SGIDIndex), syscall.EINVAL)
+	}
+	return nil
+}
+
+// portOf is the port of an address; 0, which is none, stands for the first.
+func portOf(a *ib.AHAttr) uint8 { return max(a.PortNum, 1) }
+
+// InitAHFromWC makes the address of the sender of a datagram out of its
+// completion and the first 40 bytes of its receive buffer
+// (ibv_init_ah_from_wc). On RoCE they show the IP header; which version it is,
+// is told as Linux does. The address answers from the GID to which the datagram
+// was sent, with its traffic class, flow label and hop limit. EINVAL: the
+// completion has no GRH, grh shows no header, or the datagram was sent to a
+// multicast group; ENODATA: the port does not have the GID any more.
+func (c *Context) InitAHFromWC(port uint8, wc *WC, grh []byte) (ib.AHAttr, error) {
+	return c.initAH("init_ah_from_wc", port, wc, grh)
+}
+
+func (c *Context) initAH(op string, port uint8, wc *WC, grh []byte) (ib.AHAttr, error) {
+	if err := c.check(op); err != nil {
+		return ib.AHAttr{}, err
+	}
+	p, err := c.dev.QueryPort(port)
+	if err != nil {
+		return ib.AHAttr{}, opErr(op, err)
+	}
+	a := ib.AHAttr{DLID: wc.SLID, SL: wc.SL, SrcPathBits: wc.DLIDPathBits, PortNum: port}
+	if wc.Flags&ib.WCGRH == 0 {
+		if p.LinkLayer == ib.LinkEthernet {
+			return ib.AHAttr{}, paramErr(op, "wc", "has no GRH", syscall.EINVAL)
+		}
+		return a, nil
+	}
+	src, dst, class, hop, flow, ok := roce.ParseGRH(grh)
+	switch {
+	case !ok:
+		return ib.AHAttr{}, paramErr(op, "grh", "shows no IP header in its first 40 bytes", syscall.EINVAL)
+	case dst.IsMulticast():
+		// One does not answer from the group's address, and which of the own ones
+		// is meant nobody can tell.
+		return ib.AHAttr{}, paramErr(op, "grh", "is of a datagram to the group "+dst.String(), syscall.EINVAL)
+	}
+	gid, typ := ib.GIDFromAddr(dst), ib.GIDTypeIB
+	if p.LinkLayer == ib.LinkEthernet {
+		typ = ib.GIDTypeRoCEv2
+	}
+	index, err := c.FindGIDIndex(port, gid, typ)
+	if err != nil {
+		return ib.AHAttr{}, opErr(op, err)
+	}
+	a.IsGlobal, a.DGID, a.SGIDIndex = true, ib.GIDFromAddr(src), uint8(index)
+	a.FlowLabel, a.TrafficClass, a.HopLimit = flow, class, hop
+	return a, nil
+}
+
+// CreateAHFromWC makes an address handle to the sender of a datagram
+// (ibv_create_ah_from_wc): InitAHFromWC, then CreateAH.
+func (p *PD) CreateAHFromWC(wc *WC, grh []byte, port uint8) (*AH, error) {
+	const op = "create_ah_from_wc"
+	a, err := p.ctx.initAH(op, port, wc, grh)
+	if err != nil {
+		return nil, err
+	}
+	return p.createAH(op, &a)
+}
+
+// PD is the domain of the address handle.
+func (a *AH) PD() *PD { return a.pd }
+
+// UnwrapAH gives the provider's object, for providers.
+func (a *AH) UnwrapAH() driver.AH { return a.ah }
+
+// Destroy gives the handle back (ibv_destroy_ah). Work that was posted with it
+// and has not been sent may still need it: destroy it after that completed.
+func (a *AH) Destroy() error {
+	return opErr("destroy_ah", a.end(context.Background(), a.ah.Destroy, nil, a.pd.drop))
+}

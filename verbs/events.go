@@ -1,0 +1,51 @@
+package verbs
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/verbena-rdma/verbena/ib"
+)
+
+// AsyncEvent is an asynchronous event of a device or of one of its objects
+// (struct ibv_async_event). One of CQ, QP and SRQ is set for events of objects;
+// Port for those of ports.
+type AsyncEvent struct {
+	Type ib.EventType
+	CQ   *CQ
+	QP   *QP
+	SRQ  *SRQ
+	Port uint8
+
+	led   *ledger
+	acked atomic.Bool
+}
+
+// Ack acknowledges the event (ibv_ack_async_event). Destroying the object waits
+// for it, so that nobody still works on the event of an object that is gone.
+// Acknowledging again does nothing.
+func (e *AsyncEvent) Ack() {
+	if e.led != nil && !e.acked.Swap(true) {
+		e.led.ack(1)
+	}
+}
+
+// String tells what happened, in words.
+func (e *AsyncEvent) String() string { return e.Type.String() }
+
+// GetAsyncEvent waits for the next asynchronous event (ibv_get_async_event). It
+// fails with ctx's error, or, once the device is closed, with net.ErrClosed,
+// which is EIO too. Every event must be acknowledged.
+func (c *Context) GetAsyncEvent(ctx context.Context) (*AsyncEvent, error) {
+	e, err := c.events.pop(ctx, errDeviceClosed)
+	if err != nil {
+		return nil, opErr("get_async_event", err)
+	}
+	return e, nil
+}
+
+// raise queues an event of an object.
+func (c *Context) raise(e *AsyncEvent, led *ledger) {
+	e.led = led
+	c.events.push(e, led)
+}

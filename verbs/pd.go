@@ -1,0 +1,116 @@
+package verbs
+
+import (
+	"context"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/verbs/driver"
+)
+
+// PD is a protection domain: queue pairs reach only the memory and the addresses
+// of their own domain (struct ibv_pd).
+type PD struct {
+	life
+	ctx *Context
+	pd  driver.PD
+}
+
+// Context is the open device that the domain belongs to.
+func (p *PD) Context() *Context { return p.ctx }
+
+// Dealloc gives the domain back (ibv_dealloc_pd). EBUSY: something uses it.
+func (p *PD) Dealloc() error {
+	return opErr("dealloc_pd", p.end(context.Background(), p.pd.Dealloc, nil, p.ctx.drop))
+}
+
+// MR is a registered memory region (struct ibv_mr).
+type MR struct {
+	life
+	pd   *PD
+	mr   driver.MR
+	b    []byte
+	lkey ib.LKey
+	rkey ib.RKey
+	addr uint64
+	size uint64
+}
+
+// RegMR registers b with the given rights (ibv_reg_mr). It is pinned until
+// Dereg. Remote write and remote atomic need ib.AccessLocalWrite; hints of
+// ib.AccessOptional are accepted. EINVAL: b is empty or a right is unknown;
+// ENOMEM: too many regions; EOPNOTSUPP: the device cannot.
+func (p *PD) RegMR(b []byte, access ib.Access) (*MR, error) {
+	return p.register("reg_mr", b, func() (driver.MR, error) { return p.pd.RegMR(b, 0, false, access) })
+}
+
+// RegMRIOVA is RegMR with a chosen address, by which work requests and the peer
+// name the first byte (ibv_reg_mr_iova).
+func (p *PD) RegMRIOVA(b []byte, iova uint64, access ib.Access) (*MR, error) {
+	return p.register("reg_mr_iova", b, func() (driver.MR, error) { return p.pd.RegMR(b, iova, true, access) })
+}
+
+// RegMRPointer registers memory that Go does not manage, for instance mapped
+// memory or that of a C program. It must stay mapped until Dereg; if it does
+// not, work that touches it fails with a protection error. Errors as RegMR; on
+// demand paging (address 0, all lengths) is EOPNOTSUPP where the device does not
+// offer it.
+func (p *PD) RegMRPointer(addr uintptr, length uint64, access ib.Access) (*MR, error) {
+	return p.register("reg_mr", nil, func() (driver.MR, error) { return p.pd.RegMRPointer(addr, length, 0, false, access) })
+}
+
+// RegMRPointerIOVA is RegMRPointer with a chosen address, as RegMRIOVA.
+func (p *PD) RegMRPointerIOVA(addr uintptr, length, iova uint64, access ib.Access) (*MR, error) {
+	return p.register("reg_mr_iova", nil, func() (driver.MR, error) { return p.pd.RegMRPointer(addr, length, iova, true, access) })
+}
+
+// NullMR gives a region for local use that reads as zeros and swallows what is
+// written (ibv_alloc_null_mr).
+func (p *PD) NullMR() (*MR, error) { return p.register("alloc_null_mr", nil, p.pd.NullMR) }
+
+func (p *PD) register(op string, b []byte, reg func() (driver.MR, error)) (*MR, error) {
+	if !p.hold() {
+		return nil, opErr(op, errPDClosed)
+	}
+	m, err := reg()
+	if err != nil {
+		p.drop()
+		return nil, opErr(op, err)
+	}
+	return &MR{pd: p, mr: m, b: b, lkey: m.LKey(), rkey: m.RKey(), addr: m.Addr(), size: m.Length()}, nil
+}
+
+// PD is the domain of the region.
+func (m *MR) PD() *PD { return m.pd }
+
+// LKey names the region in the scatter/gather elements of this side.
+func (m *MR) LKey() ib.LKey { return m.lkey }
+
+// RKey names the region for the peer.
+func (m *MR) RKey() ib.RKey { return m.rkey }
+
+// Addr is the address of the first byte, for both sides.
+func (m *MR) Addr() uint64 { return m.addr }
+
+// Length is the number of bytes.
+func (m *MR) Length() uint64 { return m.size }
+
+// Bytes is the slice that was registered; nil for memory that was not given as
+// one.
+func (m *MR) Bytes() []byte { return m.b }
+
+// SGE describes length bytes of the region from offset on. Like slicing, it
+// panics when they are not in the region, or more than an element can count
+// (4 GiB - 1).
+func (m *MR) SGE(offset, length int) SGE {
+	if offset < 0 || length < 0 || uint64(offset) > m.size || uint64(length) > m.size-uint64(offset) || uint64(length) > 1<<32-1 {
+		panic("verbs: SGE out of range of the memory region")
+	}
+	return SGE{Addr: m.addr + uint64(offset), Length: uint32(length), LKey: m.lkey}
+}
+
+// Dereg ends the registration (ibv_dereg_mr): when it returns nothing touches
+// the memory any more, and the keys are dead. Work that still names them fails.
+// EBUSY: a memory window is bound to it.
+func (m *MR) Dereg() error {
+	return opErr("dereg_mr", m.end(context.Background(), m.mr.Dereg, nil, m.pd.drop))
+}

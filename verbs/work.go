@@ -1,0 +1,18 @@
+package verbs
+
+import "github.com/verbena-rdma/verbena/verbs/driver"
+
+// Work requests and completions are those of the seam, so that nothing is
+// copied on the way.
+type (
+	// SGE is one element of a scatter/gather list (struct ibv_sge).
+	SGE = driver.SGE
+	// SendWR is a send work request (struct ibv_send_wr). Its AH is an *AH.
+	SendWR = driver.SendWR
+	// RecvWR is a receive work request (struct ibv_recv_wr).
+	RecvWR = driver.RecvWR
+	// WC is a work completion (struct ibv_wc).
+	WC = driver.WC
+	// WCError is a failed completion as an error.
+	WCError = driver.WCError
+)
