@@ -68,6 +68,10 @@ func Open(cfg Config) (*Port, error) {
 
 // enter begins the use of descriptors; false: the port is closed.
 func (p *Port) enter() bool {
+	// Those who keep calling after Close must not keep the count from zero.
+	if p.state.Load()&closing != 0 {
+		return false
+	}
 	if p.state.Add(1)&closing != 0 {
 		p.leave()
 		return false
