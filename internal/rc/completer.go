@@ -233,5 +233,6 @@ func (r *requester) progress(e *transport.Env, bytes, pkts int) {
 		r.startTimer(e)
 	}
 	r.b.Dest.Acked(e, bytes, pkts)
+	r.b.Flow.MaxSegs = r.b.Dest.GSO.MaxSegs()
 	r.settle(e)
 }

@@ -110,7 +110,8 @@ func (q *QP) Packet(e *transport.Env, p *transport.Packet) {
 		e.Stats.DropState++
 		return
 	}
-	if !f.Any(roce.FlagRequest) {
+	// An unknown opcode counts as a request, an invalid one.
+	if f.Any(roce.FlagResponse) {
 		e.Stats.DropState++
 		return
 	}

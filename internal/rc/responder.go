@@ -112,7 +112,7 @@ func (r *responder) request(e *transport.Env, p *transport.Packet) {
 	f := p.Info.Flags
 	v := r.checkPSN(e, p)
 	if v == good {
-		v = r.checkOrder(f)
+		v = r.checkOrder(p, f)
 	}
 	if v == good {
 		v = r.checkOperation(f)
@@ -158,8 +158,11 @@ func (r *responder) checkPSN(e *transport.Env, p *transport.Packet) verdict {
 }
 
 // checkOrder wants messages whole: a FIRST or ONLY between messages, a MIDDLE
-// or LAST of the same kind within one.
-func (r *responder) checkOrder(f roce.OpFlags) verdict {
+// or LAST of the same kind within one. Unknown opcodes never fit.
+func (r *responder) checkOrder(p *transport.Packet, f roce.OpFlags) verdict {
+	if !p.Info.Valid {
+		return invalid
+	}
 	want := msgNone
 	if !f.Any(roce.FlagStart) {
 		want = msgSend

@@ -71,6 +71,7 @@ func (r *requester) retry(e *transport.Env, timeout bool) {
 	}
 	r.retries--
 	r.b.Dest.Lost(e, timeout)
+	r.b.Flow.MaxSegs = r.b.Dest.GSO.MaxSegs()
 	r.forget(e)
 	r.seek()
 	r.send(e)
