@@ -171,10 +171,11 @@ func (p *Port) identify(m *pkt.Msg, seg int) uint16 {
 	return uint16(seg)
 }
 
-// Recv gives datagrams that have arrived. Their bytes are valid until the next
+// Recv gives datagrams that have arrived, up to the capacity of b. Their bytes are valid until the next
 // Recv or Close.
 func (p *Port) Recv(b *pkt.Rx) int {
 	p.release()
+	b.Dgrams = b.Dgrams[:cap(b.Dgrams)]
 	got := 0
 	for got < len(b.Dgrams) && p.queue.n > 0 {
 		k := p.take()
@@ -191,6 +192,7 @@ func (p *Port) Recv(b *pkt.Rx) int {
 		p.stats.RxBytes += uint64(len(d.Data))
 		got++
 	}
+	b.Dgrams = b.Dgrams[:got]
 	return got
 }
 

@@ -43,7 +43,10 @@ func newEnd(t testing.TB, n *Net, cfg Config, addrs ...netip.Addr) *end {
 
 func (e *end) turn(int64) int64 {
 	rx := pkt.Rx{Dgrams: make([]pkt.Datagram, e.max)}
-	for _, d := range rx.Dgrams[:e.p.Recv(&rx)] {
+	if n := e.p.Recv(&rx); n != len(rx.Dgrams) {
+		panic("Recv does not set the length")
+	}
+	for _, d := range rx.Dgrams {
 		d.Data = bytes.Clone(d.Data)
 		e.got = append(e.got, d)
 	}

@@ -1,0 +1,255 @@
+package simtest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+)
+
+// arenaSize is the registered memory of a node.
+const arenaSize = 1 << 20
+
+// arena is a node's registered memory with what the model knows of it: shadow
+// equals mem everywhere but in slots in flux, which somebody may be writing.
+type arena struct {
+	mem, shadow []byte
+	free        []span // sorted, not adjacent
+	flux        []*slot
+}
+
+type span struct{ off, n int }
+
+// slot is a piece of memory with one purpose at a time.
+type slot struct {
+	a      *arena
+	span          // all of it, gaps between the pieces included
+	pieces []span // where the payload is, in order
+	refs   int
+	fluxAt int // index in arena.flux + 1
+	old    uint32
+}
+
+func newArena() *arena {
+	return &arena{mem: make([]byte, arenaSize), shadow: make([]byte, arenaSize)}
+}
+
+func (a *arena) reset() {
+	for i := range a.mem {
+		a.mem[i] = 0xA5
+	}
+	copy(a.shadow, a.mem)
+	a.free = append(a.free[:0], span{64, arenaSize - 128})
+	a.flux = a.flux[:0]
+}
+
+// guard bytes lie behind each slot: nobody may touch them.
+const guard = 24
+
+// alloc gives a slot whose payload of n bytes is cut into pieces; nil: no room.
+func (a *arena) alloc(n, pieces int) *slot {
+	const gap = 8
+	need := (n+(pieces-1)*gap+7)&^7 + guard
+	for i := range a.free {
+		f := &a.free[i]
+		if f.n < need {
+			continue
+		}
+		s := &slot{a: a, span: span{f.off, need}, refs: 1}
+		f.off += need
+		f.n -= need
+		if f.n == 0 {
+			a.free = append(a.free[:i], a.free[i+1:]...)
+		}
+		off := s.off
+		for p := range pieces {
+			c := n / pieces
+			if p == pieces-1 {
+				c = n - c*(pieces-1)
+			}
+			s.pieces = append(s.pieces, span{off, c})
+			off += c + gap
+		}
+		return s
+	}
+	return nil
+}
+
+// release gives up one reference; with the last the memory is free again.
+func (s *slot) release() {
+	if s == nil {
+		return
+	}
+	if s.refs--; s.refs > 0 {
+		return
+	}
+	if s.refs < 0 {
+		panic("slot released too often")
+	}
+	s.settle()
+	a := s.a
+	i := 0
+	for i < len(a.free) && a.free[i].off < s.off {
+		i++
+	}
+	a.free = append(a.free, span{})
+	copy(a.free[i+1:], a.free[i:])
+	a.free[i] = s.span
+	if i+1 < len(a.free) && a.free[i].off+a.free[i].n == a.free[i+1].off {
+		a.free[i].n += a.free[i+1].n
+		a.free = append(a.free[:i+1], a.free[i+2:]...)
+	}
+	if i > 0 && a.free[i-1].off+a.free[i-1].n == a.free[i].off {
+		a.free[i-1].n += a.free[i].n
+		a.free = append(a.free[:i], a.free[i+1:]...)
+	}
+}
+
+// unsettle says that somebody else may write the slot from now on.
+func (s *slot) unsettle() {
+	if s.fluxAt == 0 {
+		s.a.flux = append(s.a.flux, s)
+		s.fluxAt = len(s.a.flux)
+	}
+}
+
+// settle says that nobody may write the slot any more: what it holds now stays.
+func (s *slot) settle() {
+	if s.fluxAt == 0 {
+		return
+	}
+	s.sync()
+	last := len(s.a.flux) - 1
+	s.a.flux[s.fluxAt-1] = s.a.flux[last]
+	s.a.flux[s.fluxAt-1].fluxAt = s.fluxAt
+	s.a.flux = s.a.flux[:last]
+	s.fluxAt = 0
+}
+
+func (s *slot) sync() {
+	for _, p := range s.pieces {
+		copy(s.a.shadow[p.off:p.off+p.n], s.a.mem[p.off:p.off+p.n])
+	}
+}
+
+// fill writes the content named by id.
+func (s *slot) fill(id uint32) {
+	s.old = id
+	for pos, i := 0, 0; i < len(s.pieces); i++ {
+		p := s.pieces[i]
+		content(s.a.mem[p.off:p.off+p.n], id, pos)
+		pos += p.n
+	}
+	s.sync()
+}
+
+// gather copies the payload out.
+func (s *slot) gather() []byte {
+	var b []byte
+	for _, p := range s.pieces {
+		b = append(b, s.a.mem[p.off:p.off+p.n]...)
+	}
+	return b
+}
+
+// first gives the content id that a stamped payload begins with.
+func (s *slot) first(skip int) uint32 {
+	var b [4]byte
+	got := 0
+	for _, p := range s.pieces {
+		for i := 0; i < p.n && got < 4; i++ {
+			if skip > 0 {
+				skip--
+				continue
+			}
+			b[got] = s.a.mem[p.off+i]
+			got++
+		}
+	}
+	return binary.LittleEndian.Uint32(b[:])
+}
+
+// holds compares n bytes at offset from of the payload with a content's bytes
+// from at.
+func (s *slot) holds(id uint32, from, n, at int) error {
+	var buf [512]byte
+	pos := 0
+	for _, p := range s.pieces {
+		lo, hi := max(from-pos, 0), min(from+n-pos, p.n)
+		for lo < hi {
+			c := min(hi-lo, len(buf))
+			content(buf[:c], id, at+pos+lo-from)
+			if have := s.a.mem[p.off+lo : p.off+lo+c]; !bytes.Equal(have, buf[:c]) {
+				for i := range have {
+					if have[i] != buf[i] {
+						return fmt.Errorf("byte %d of %d at arena+%#x is %#02x, want %#02x of content %d", pos+lo+i-from, n, p.off+lo+i, have[i], buf[i], id)
+					}
+				}
+			}
+			lo += c
+		}
+		pos += p.n
+	}
+	return nil
+}
+
+// mixes checks that each byte is the old or the new content's.
+func (s *slot) mixes(id uint32) error {
+	pos := 0
+	for _, p := range s.pieces {
+		if p.n > 0 {
+			a, b := make([]byte, p.n), make([]byte, p.n)
+			content(a, s.old, pos)
+			content(b, id, pos)
+			for i, v := range s.a.mem[p.off : p.off+p.n] {
+				if v != a[i] && v != b[i] {
+					return fmt.Errorf("byte %d at arena+%#x is %#02x: neither old content %d nor new %d", pos+i, p.off+i, v, s.old, id)
+				}
+			}
+		}
+		pos += p.n
+	}
+	return nil
+}
+
+// check compares all memory that is not in flux with the shadow.
+func (a *arena) check() error {
+	for _, s := range a.flux {
+		s.sync()
+	}
+	if bytes.Equal(a.mem, a.shadow) {
+		return nil
+	}
+	for i := range a.mem {
+		if a.mem[i] != a.shadow[i] {
+			n := i
+			for n < len(a.mem) && a.mem[n] != a.shadow[n] {
+				n++
+			}
+			return fmt.Errorf("memory that nobody may change did: arena+%#x, %d bytes: %x, was %x", i, n-i,
+				a.mem[i:min(n, i+16)], a.shadow[i:min(n, i+16)])
+		}
+	}
+	return nil
+}
+
+// content writes bytes from pos of the content named by id: it begins with the
+// id and goes on at random.
+func content(b []byte, id uint32, pos int) {
+	var w [8]byte
+	for i := 0; i < len(b); {
+		word, skip := (pos+i)/8, (pos+i)%8
+		x := (uint64(id)<<32 | uint64(word)) * 0x9E3779B97F4A7C15
+		x = (x ^ x>>29) * 0xBF58476D1CE4E5B9
+		x ^= x >> 32
+		if word == 0 {
+			x = x<<32 | uint64(id)
+		}
+		if skip == 0 && len(b)-i >= 8 {
+			binary.LittleEndian.PutUint64(b[i:], x)
+			i += 8
+			continue
+		}
+		binary.LittleEndian.PutUint64(w[:], x)
+		i += copy(b[i:], w[skip:])
+	}
+}

@@ -1,0 +1,200 @@
+package simtest
+
+import (
+	"encoding/binary"
+
+	"github.com/verbena-rdma/verbena/ib"
+)
+
+// ways in which an end goes down.
+const (
+	wayErr = iota
+	wayReset
+	wayDestroy
+)
+
+// kill takes a queue pair down.
+func (s *sim) kill(q *qp, way int) {
+	if q.dq == nil || !q.up {
+		return
+	}
+	s.poll()
+	s.note("kill queue pair %d, way %d", q.id, way)
+	s.provoke(q)
+	switch way {
+	case wayErr:
+		s.must("ERR", q.dq.Modify(&ib.QPAttr{QPState: ib.QPStateErr}, ib.QPAttrState))
+		s.poll()
+		s.flushed(q)
+		if s.chance(0.3) {
+			// What is posted in Error is flushed at once.
+			s.post(q)
+			s.postRecvs(q)
+			s.poll()
+			s.flushed(q)
+		}
+	case wayReset:
+		s.must("RESET", q.dq.Modify(&ib.QPAttr{QPState: ib.QPStateReset}, ib.QPAttrState))
+		s.poll()
+		s.forget(q)
+	case wayDestroy:
+		num := q.dq.Num()
+		s.must("destroy", q.dq.Destroy())
+		s.must("destroy again", q.dq.Destroy())
+		s.poll()
+		s.forget(q)
+		delete(s.qps, qpKey{q.node, num})
+		q.dq = nil
+	}
+	q.up = false
+	s.net.Kick(q.node.port)
+	for _, d := range s.dirs(q) {
+		d.down++
+	}
+}
+
+// dirs are the directions that a queue pair has an end of, once for each end.
+func (s *sim) dirs(q *qp) []*dir {
+	if q.typ == ib.UD {
+		return nil
+	}
+	return []*dir{q.out, q.in}
+}
+
+// flushed checks that nothing is outstanding at a queue pair in Error. What
+// was not signaled may have succeeded in silence.
+func (s *sim) flushed(q *qp) {
+	for _, o := range q.sendq {
+		if o.signal {
+			s.failf("op %d is outstanding at queue pair %d in Error", o.id, q.id)
+		}
+		s.judge(o, success(o))
+		s.retire(o, ib.WCSuccess)
+	}
+	q.sendq = nil
+	if len(q.recvq) > 0 {
+		s.failf("%d receives are outstanding at queue pair %d in Error", len(q.recvq), q.id)
+	}
+	if q.srq != nil && q.lastWQE != 1 {
+		s.failf("queue pair %d is in Error: LAST_WQE_REACHED %d times", q.id, q.lastWQE)
+	}
+}
+
+// forget drops what was outstanding at a queue pair that was reset or
+// destroyed: it completes no more and touches no memory of ours.
+func (s *sim) forget(q *qp) {
+	for _, o := range q.sendq {
+		s.retire(o, ib.WCWRFlushErr)
+	}
+	for _, r := range q.recvq {
+		r.done = true
+		r.slot.release()
+	}
+	q.sendq, q.recvq = nil, nil
+}
+
+// revive makes a new incarnation of a connection.
+func (s *sim) revive(c *conn) {
+	for _, q := range s.ends(c) {
+		s.kill(q, s.rng.IntN(3))
+	}
+	s.settleConn(c)
+	if s.chance(0.5) {
+		s.net.RunFor(int64(s.between(0, 500_000)))
+		s.poll()
+	}
+	for _, q := range s.ends(c) {
+		switch {
+		case q.dq == nil:
+			s.createQP(q)
+		default:
+			s.must("RESET", q.dq.Modify(&ib.QPAttr{QPState: ib.QPStateReset}, ib.QPAttrState))
+		}
+	}
+	s.stats.revived++
+	s.connect(c)
+}
+
+// settleConn settles both directions of an incarnation that is over.
+func (s *sim) settleConn(c *conn) {
+	s.settleDir(c.a.out)
+	if c.a != c.b {
+		s.settleDir(c.b.out)
+	}
+}
+
+// settleDir checks what is left of a direction: nobody at the far end writes
+// any more.
+func (s *sim) settleDir(d *dir) {
+	for _, o := range d.writes {
+		if o.rem == nil {
+			continue
+		}
+		if err := o.rem.mixes(o.id32); err != nil {
+			s.failf("op %d of queue pair %d (%v) ended with %v: %v", o.id, d.from.id, o.code, o.status, err)
+		}
+		if o.fault == faultRKey {
+			if err := o.rem.holds(o.rem.old, 0, o.n, 0); err != nil {
+				s.failf("op %d of queue pair %d had no right to write: %v", o.id, d.from.id, err)
+			}
+		}
+		o.rem.settle()
+		o.rem.release()
+		o.rem = nil
+	}
+	d.writes = nil
+	if d.cell != nil {
+		s.settleCell(d)
+		d.cell = nil
+	}
+}
+
+// settleCell checks that the cell holds what its atomics made of it: each that
+// succeeded was executed once and in order; of those behind, which have no
+// answer, some were executed, again in order and once each.
+func (s *sim) settleCell(d *dir) {
+	c := d.cell
+	have := binary.NativeEndian.Uint64(c.slot.a.mem[c.slot.off:])
+	sure := 0
+	for i, o := range c.ops {
+		if o.ok {
+			sure = i + 1
+		}
+	}
+	v := c.init
+	for _, o := range c.ops[:sure] {
+		v = o.apply(v)
+	}
+	ok := v == have
+	for _, o := range c.ops[sure:] {
+		v = o.apply(v)
+		ok = ok || v == have
+	}
+	if !ok {
+		s.failf("cell of queue pair %d holds %#x: not what %d atomics that succeeded and %d that may have been executed make of %#x",
+			d.from.id, have, sure, len(c.ops)-sure, c.init)
+	}
+	c.slot.settle()
+	c.slot.release()
+}
+
+// resume brings a UC or UD queue pair back from SQE.
+func (s *sim) resume(q *qp) {
+	if q.dq == nil || !q.sqe || !q.up {
+		return
+	}
+	s.poll()
+	a, err := q.dq.Query()
+	s.must("query", err)
+	if a.QPState != ib.QPStateSQE {
+		s.failf("queue pair %d (%v) failed a send and is in %v", q.id, q.typ, a.QPState)
+	}
+	for _, o := range q.sendq {
+		if o.signal {
+			s.failf("op %d is outstanding at queue pair %d in SQE", o.id, q.id)
+		}
+	}
+	s.must("RTS from SQE", q.dq.Modify(&ib.QPAttr{QPState: ib.QPStateRTS}, ib.QPAttrState))
+	q.sqe, q.failed, q.gotFlush = false, false, false
+	s.note("queue pair %d is back in RTS", q.id)
+}

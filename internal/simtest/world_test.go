@@ -1,0 +1,306 @@
+package simtest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/port/simnet"
+	"github.com/verbena-rdma/verbena/provider/soft"
+	"github.com/verbena-rdma/verbena/verbs/driver"
+)
+
+// device is what the simulation drives: only newDevice knows which.
+type device interface {
+	driver.Device
+	Turn(now int64) int64
+	Leaks() error
+}
+
+func newDevice(cfg soft.Config) (device, error) { return soft.NewDevice(cfg) }
+
+// sim is one run.
+type sim struct {
+	seed   uint64
+	rng    *rand.Rand
+	net    *simnet.Net
+	prof   profile
+	nodes  []*node
+	conns  []*conn
+	dgrams []*qp // UD
+	qps    map[qpKey]*qp
+	ops    []*op   // by WR id
+	recvs  []*recv // by WR id
+	byID   []*op   // by content id: the message that carries it
+	netBad bool    // the network may have caused RETRY_EXC
+	dups   bool    // the network may duplicate
+	late   bool    // the network may reorder
+	trace  *trace
+	log    func(format string, args ...any) // nil: quiet
+	stats  struct{ posted, success, failed, flushed, received, revived, actions int }
+}
+
+type qpKey struct {
+	node *node
+	num  ib.QPN
+}
+
+// failure is the panic that ends a run.
+type failure struct{ msg string }
+
+func (s *sim) failf(format string, args ...any) {
+	panic(failure{fmt.Sprintf("at %d ns: ", s.net.Now()) + fmt.Sprintf(format, args...)})
+}
+
+func (s *sim) must(what string, err error) {
+	if err != nil {
+		s.failf("%s: %v", what, err)
+	}
+}
+
+func (s *sim) note(format string, args ...any) {
+	if s.log != nil {
+		s.log("%d ns: "+format, append([]any{s.net.Now()}, args...)...)
+	}
+}
+
+func (s *sim) chance(p float64) bool { return p > 0 && s.rng.Float64() < p }
+
+// between gives a number from lo to hi, both included.
+func (s *sim) between(lo, hi int) int { return lo + s.rng.IntN(hi-lo+1) }
+
+func pick[T any](s *sim, of ...T) T { return of[s.rng.IntN(len(of))] }
+
+// node is a device with what belongs to it.
+type node struct {
+	id      int
+	dev     device
+	port    *simnet.Port
+	addrs   []netip.Addr
+	arena   *arena
+	pd, pd2 driver.PD
+	full    driver.MR // all rights
+	remRO   driver.MR // remote read only
+	locRO   driver.MR // no local write, no remote right
+	foreign driver.MR // of the other protection domain
+	cqs     []*cq
+	srqs    []*srq
+	ahs     map[netip.Addr]driver.AH
+}
+
+// cq is a completion queue and how it was armed.
+type cq struct {
+	node      *node
+	dq        driver.CQ
+	armed     bool
+	solicited bool // armed for solicited completions only
+	fired     int
+	sawSolic  bool // the batch at hand had one that counts as solicited
+}
+
+// srq is a shared receive queue.
+type srq struct {
+	node   *node
+	dq     driver.SRQ
+	cap    int
+	size   int // bytes of each receive
+	posted int
+	limits int // SRQ_LIMIT_REACHED events
+	armed  bool
+}
+
+// profile is what a run is like.
+type profile struct {
+	name      string
+	strict    bool // nothing may fail but what is provoked
+	faultRate float64
+	killRate  float64
+	cutRate   float64 // partitions
+	pauseRate float64
+	hideID    bool
+	family    int // 4, 6, or 0 for both
+	heal      simnet.Link
+}
+
+func (s *sim) build(arenas []*arena) {
+	s.qps = map[qpKey]*qp{}
+	s.byID = append(s.byID, nil) // content ids start at 1
+	s.chooseProfile()
+	nodes := s.between(2, 3)
+	for i := range nodes {
+		s.addNode(i, arenas[i])
+	}
+	rc, uc, ud := s.between(1, 5), s.rng.IntN(3), s.rng.IntN(4)
+	for range rc {
+		s.addConn(ib.RC)
+	}
+	for range uc {
+		s.addConn(ib.UC)
+	}
+	for range ud {
+		s.addDgram()
+	}
+}
+
+// chooseProfile sets the network's conditions.
+func (s *sim) chooseProfile() {
+	p := &s.prof
+	p.faultRate = pick(s, 0, 0, 0.002, 0.01)
+	p.killRate = pick(s, 0, 0, 0.002, 0.01)
+	p.pauseRate = pick(s, 0, 0, 0.005)
+	p.family = pick(s, 4, 4, 6, 0)
+	l := simnet.Link{Delay: int64(pick(s, 500, 2000, 10_000, 50_000))}
+	some := func(most float64) float64 { return pick(s, 0, most/10, most) }
+	all := func(most float64) {
+		l.Jitter = int64(pick(s, 0, 1000, 20_000))
+		l.Loss, l.Dup, l.Reorder, l.Corrupt = some(most), some(most), some(most), some(most)
+	}
+	switch n := s.rng.IntN(20); {
+	case n < 3:
+		p.name, p.strict = "perfect", true
+	case n < 9:
+		p.name, p.strict = "light", true
+		all(0.01)
+	case n < 13:
+		p.name = "heavy"
+		all(0.1)
+	case n < 15:
+		p.name = "brutal"
+		all(0.3)
+	case n < 17:
+		p.name = "narrow"
+		l.Bandwidth, l.Backlog = int64(pick(s, 20, 100, 1000))<<20, int64(pick(s, 100_000, 1_000_000))
+	default:
+		p.name, p.cutRate = "flapping", 0.01
+		all(0.01)
+	}
+	p.hideID = l.Corrupt == 0 && s.chance(0.2)
+	s.netBad = !p.strict
+	s.dups, s.late = l.Dup > 0, l.Reorder > 0 || l.Dup > 0
+	p.heal = simnet.Link{Delay: l.Delay}
+	s.net.SetDefault(l)
+	s.note("profile %s %+v, faults %v, kills %v", p.name, l, p.faultRate, p.killRate)
+}
+
+func (s *sim) addNode(i int, a *arena) {
+	n := &node{id: i, arena: a, ahs: map[netip.Addr]driver.AH{}}
+	a.reset()
+	if s.prof.family != 6 {
+		n.addrs = append(n.addrs, netip.AddrFrom4([4]byte{10, 0, byte(i), 1}))
+	}
+	if s.prof.family != 4 {
+		n.addrs = append(n.addrs, netip.AddrFrom16([16]byte{0: 0xFD, 14: byte(i), 15: 6}))
+	}
+	if s.chance(0.3) {
+		if s.prof.family == 6 {
+			n.addrs = append(n.addrs, netip.AddrFrom16([16]byte{0: 0xFD, 14: byte(i), 15: 7}))
+		} else {
+			n.addrs = append(n.addrs, netip.AddrFrom4([4]byte{10, 0, byte(i), 2}))
+		}
+	}
+	cfg := simnet.Config{
+		Addrs: n.addrs, MaxSegs: pick(s, 1, 2, 64, 64), GRO: pick(s, 0, 0.5, 1.0), HideID: s.prof.hideID,
+		TurnTime: int64(pick(s, -1, 500, 2000)),
+	}
+	if s.prof.name == "narrow" {
+		cfg.Queue = pick(s, 32, 256, 8192)
+	}
+	if !s.prof.strict {
+		cfg.Probe = s.chance(0.3)
+		cfg.Renumber = cfg.Probe && s.chance(0.5)
+	}
+	n.port = s.net.NewPort(cfg)
+	var err error
+	n.dev, err = newDevice(soft.Config{
+		Name: fmt.Sprintf("soft%d", i), Port: n.port, Addrs: n.addrs, Clock: s.net.Now,
+		Seed: s.seed*8 + uint64(i) + 1, Shards: pick(s, 1, 1, 2, 3), Manual: true,
+	})
+	s.must("device", err)
+	s.net.Attach(n.port, n.dev.Turn)
+	n.pd, err = n.dev.AllocPD()
+	s.must("PD", err)
+	n.pd2, err = n.dev.AllocPD()
+	s.must("PD", err)
+	reg := func(pd driver.PD, access ib.Access) driver.MR {
+		mr, err := pd.RegMR(a.mem, 0, false, access)
+		s.must("MR", err)
+		return mr
+	}
+	n.full = reg(n.pd, ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead|ib.AccessRemoteAtomic)
+	n.remRO = reg(n.pd, ib.AccessRemoteRead)
+	n.locRO = reg(n.pd, 0)
+	n.foreign = reg(n.pd2, ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead|ib.AccessRemoteAtomic)
+	for range s.between(1, 3) {
+		c := &cq{node: n}
+		c.dq, err = n.dev.CreateCQ(20000, func() { c.fired++ })
+		s.must("CQ", err)
+		c.dq.Events(func(e ib.EventType) { s.failf("CQ event %v", e) })
+		n.cqs = append(n.cqs, c)
+	}
+	for range s.rng.IntN(3) {
+		r := &srq{node: n, size: s.msgSize(1024) + 1024}
+		attr := ib.SRQAttr{MaxWR: uint32(s.between(4, 200)), MaxSGE: 4}
+		r.dq, err = n.dev.CreateSRQ(n.pd, &attr, func(e ib.EventType) {
+			if e != ib.EventSRQLimitReached || !r.armed {
+				s.failf("SRQ event %v, limit armed: %v", e, r.armed)
+			}
+			r.limits++
+			r.armed = false
+		})
+		s.must("SRQ", err)
+		r.cap = int(attr.MaxWR)
+		n.srqs = append(n.srqs, r)
+	}
+	n.dev.Events(func(e ib.EventType) { s.failf("device event %v", e) })
+	s.nodes = append(s.nodes, n)
+}
+
+func (n *node) va(off int) uint64 { return n.full.Addr() + uint64(off) }
+
+// ah gives an address handle for an address.
+func (s *sim) ah(n *node, from, to netip.Addr) driver.AH {
+	if h := n.ahs[to]; h != nil {
+		return h
+	}
+	attr := s.vector(n, from, to)
+	h, err := n.dev.CreateAH(n.pd, &attr)
+	s.must("AH", err)
+	n.ahs[to] = h
+	return h
+}
+
+// vector is the address vector from one address of n to another address.
+func (s *sim) vector(n *node, from, to netip.Addr) ib.AHAttr {
+	for i := range n.addrs {
+		e, err := n.dev.GIDEntry(1, i)
+		s.must("GID", err)
+		if e.GID == ib.GIDFromAddr(from) {
+			return ib.AHAttr{
+				DGID: ib.GIDFromAddr(to), SGIDIndex: uint8(i), HopLimit: 64, IsGlobal: true, PortNum: 1,
+				TrafficClass: uint8(s.rng.IntN(64) << 2), FlowLabel: s.rng.Uint32() & 0xFFFFF,
+			}
+		}
+	}
+	s.failf("no GID for %v", from)
+	return ib.AHAttr{}
+}
+
+// msgSize chooses a message length that is interesting for a path MTU.
+func (s *sim) msgSize(mtu int) int {
+	switch n := s.rng.IntN(100); {
+	case n < 6:
+		return 0
+	case n < 40:
+		return s.between(1, 64)
+	case n < 60:
+		return s.between(1, mtu)
+	case n < 80:
+		return max(s.between(1, 4)*mtu+s.between(-1, 1), 0)
+	case n < 98:
+		return s.between(1, 6*mtu)
+	case n < 99:
+		return s.between(1, 32<<10)
+	}
+	return s.between(60<<10, 70<<10)
+}
