@@ -1,0 +1,28 @@
+// Package rdma finds and opens the RDMA devices of this machine: the front door
+// of the module. It knows every provider; package verbs is what one does with
+// an open device.
+//
+//	dev, err := rdma.Open(ctx, "")
+//	if err != nil {
+//		return err
+//	}
+//	defer dev.Close()
+//
+// Every network interface that is up and has an address has a software device,
+// soft_<interface>, the loopback interface too. Nothing need be installed and no
+// privilege is needed.
+//
+// # Addresses
+//
+// A device's GID table holds its interface's addresses. Options and the
+// environment variable VERBENA_ADDRS replace them:
+//
+//	VERBENA_ADDRS="lo=127.0.0.2,eth0=10.0.0.1+10.0.0.2"
+//
+// gives soft_lo the one GID 127.0.0.2 and soft_eth0 two. Interfaces that are not
+// named keep their own addresses. On the loopback interface any address of
+// 127.0.0.0/8 will do; elsewhere the host must have the address, or opening
+// queue pairs on it fails with EADDRNOTAVAIL. An interface that does not exist,
+// an address that is none or is not unicast, or a name that stands there twice
+// makes Devices and Open fail with EINVAL and tell what is wrong.
+package rdma
