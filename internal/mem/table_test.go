@@ -145,8 +145,7 @@ func TestCase33_KeysAreNotReusedSoon(t *testing.T) {
 
 // A table at its limit, whose slots are reused, gives no key twice either.
 func TestCase33_FullTable(t *testing.T) {
-	const limit = maxRegions // few generations are left
-	tab, pd := newTable(t, limit), NewPD()
+	tab, pd := newTable(t, 1<<10), NewPD()
 	tab.fresh = 1 << tab.slotBits // all slots but ten are in use
 	for s := range uint32(1 << tab.slotBits) {
 		if p := &tab.leaves[s>>leafBits]; p.Load() == nil {
@@ -157,7 +156,7 @@ func TestCase33_FullTable(t *testing.T) {
 		}
 	}
 	seen := map[uint32]bool{}
-	for i := range 20_000 { // 2,000 generations, of which 3 bits are permuted and 8 the low byte
+	for i := range 20_000 { // 2,000 generations, of which 7 bits are permuted and 8 the low byte
 		r := register(t, tab, pd, []byte{1}, 0, 0)
 		if seen[uint32(r.LKey())] {
 			t.Fatalf("cycle %d: key %#x again", i, r.LKey())
