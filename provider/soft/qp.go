@@ -93,8 +93,8 @@ func (d *Device) CreateQP(p driver.PD, attr *driver.QPInitAttr, ev driver.EventS
 		ud.NewUD(&q.QP)
 	}
 	for {
-		q.Num = d.newQPN()
-		q.sh = d.eng.ShardFor(q.Num)
+		q.QP.Num = d.newQPN()
+		q.sh = d.eng.ShardFor(q.QP.Num)
 		if d.eng.Add(&q.QP, q.sh) == nil {
 			return q, nil
 		}
