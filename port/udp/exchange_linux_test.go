@@ -461,3 +461,42 @@ func TestCaps(t *testing.T) {
 		}
 	}
 }
+
+// Several goroutines send at once; the packets of each arrive in order.
+func TestConcurrentSend(t *testing.T) {
+	a, b := open(t, Config{}), open(t, Config{})
+	from, local := addLoopback(t, a)
+	const senders, rounds, each = 4, 20, 10
+	for range senders {
+		addLoopback(t, b) // one address for each, so that they can be told apart
+	}
+	sent := make(chan struct{}, senders)
+	for i, s := range *b.socks.Load() {
+		go func() {
+			f := flow(from, s.addr, local)
+			tx := pkt.NewTx(pkt.TxCaps{MaxSegs: a.Caps().MaxSegs})
+			payload := bytes.Repeat([]byte{byte(i)}, 300)
+			for r := range rounds {
+				for k := range each {
+					put(t, tx, f, r*each+k, payload)
+				}
+				a.Send(tx)
+				tx.Reset()
+			}
+			sent <- struct{}{}
+		}()
+	}
+	for range senders {
+		<-sent
+	}
+	var next [senders]int
+	collect(t, b, senders*rounds*each, func(d *pkt.Datagram, k int, packet []byte) {
+		if psnOf(packet) != next[d.Local] || packet[roce.BTHLen] != byte(d.Local) {
+			t.Fatalf("address %d: packet %d as number %d", d.Local, psnOf(packet), next[d.Local])
+		}
+		next[d.Local]++
+		if path := roce.NewPath(from, d.Dst, roce.Port); !path.Check(packet, uint16(k)) {
+			t.Fatalf("address %d: packet %d as segment %d: wrong ICRC", d.Local, psnOf(packet), k)
+		}
+	})
+}

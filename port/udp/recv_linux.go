@@ -8,7 +8,7 @@ import (
 
 // turnBytes is about what one system call should receive: more would push what
 // it received first out of the cache before it is used.
-const turnBytes = 1 << 20
+const turnBytes = 256 << 10
 
 // receiver is what Recv works with. Only the goroutine in Recv touches it.
 type receiver struct {
@@ -149,7 +149,7 @@ func (p *Port) recvFrom(s *socket, b *pkt.Rx, at, limit int) int {
 		add(&p.counters.rxBytes, uint64(bytes))
 		at += n
 		if !one {
-			r.vec = max(8, min(turn, turnBytes*n/(bytes+1)))
+			r.vec = max(4, min(turn, turnBytes*n/(bytes+1)))
 			return at
 		}
 	}
