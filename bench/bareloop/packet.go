@@ -20,8 +20,11 @@ const (
 // pseudoLen is how much more than the packet an invariant CRC covers: the masked IP and UDP headers with eight bytes of ones.
 const pseudoLen = 36
 
-// scratch is where a header stands behind its pseudo header, so that one pass covers both.
-type scratch [pseudoLen + headerLen]byte
+// inlineMax is the payload up to which copying it beside its header is cheaper than one more piece to gather or to sum.
+const inlineMax = 64
+
+// scratch is where a header, and a small payload, stand behind the pseudo header, so that one pass covers all.
+type scratch [pseudoLen + headerLen + inlineMax]byte
 
 func newScratch() *scratch {
 	s := new(scratch)
@@ -31,10 +34,14 @@ func newScratch() *scratch {
 	return s
 }
 
-// crc returns the CRC of a packet, whose header is copied to the scratch space.
+// crc returns the CRC of a packet, whose header, and payload when it is small, are copied to the scratch space.
 func (s *scratch) crc(header, payload []byte) uint32 {
 	copy(s[pseudoLen:], header[:headerLen])
-	return crc32.Update(crc32.ChecksumIEEE(s[:]), crc32.IEEETable, payload)
+	if len(payload) <= inlineMax {
+		n := copy(s[pseudoLen+headerLen:], payload)
+		return crc32.ChecksumIEEE(s[:pseudoLen+headerLen+n])
+	}
+	return crc32.Update(crc32.ChecksumIEEE(s[:pseudoLen+headerLen]), crc32.IEEETable, payload)
 }
 
 // seal writes the CRC of header and payload to trailer.

@@ -34,6 +34,10 @@ func TestPlace(t *testing.T) {
 			t.Errorf("%s: accepted", name)
 		}
 	}
+	large := bytes.Repeat([]byte{7}, inlineMax+1)
+	if m := make([]byte, len(large)); !s.place(m, packet(0, large)) || !bytes.Equal(m, large) {
+		t.Error("a payload too large for the scratch space did not arrive")
+	}
 	if !bytes.Equal(memory, []byte("\x00\x00\x00\x00\x00\x00\x00\x00verbena!")) {
 		t.Errorf("a refused packet changed memory: %q", memory)
 	}

@@ -24,22 +24,27 @@ type segmentControl struct {
 }
 
 // outgoing is a send of equal packets: header of the first, payload, trailer and next header, payload, and so on. Payload stays where it
-// is.
+// is, unless it is small.
 type outgoing struct {
 	msg     unix.Msghdr
 	name    unix.RawSockaddrInet4
 	control segmentControl
 	iov     []unix.Iovec
-	frames  []byte // per packet: header, trailer; the trailer and the next header are one piece
+	frames  []byte // per packet: header, small payload, trailer; the trailer and the next header are one piece
+	inline  int    // length of payload in frames: all of it, or 0
 }
 
 // newOutgoing prepares sends of so many packets to a port of 127.0.0.1.
 func newOutgoing(port, segments, payload int) *outgoing {
 	o := &outgoing{
-		name:   loopback(port),
-		iov:    make([]unix.Iovec, 2*segments+1),
-		frames: make([]byte, segments*(headerLen+crcLen)),
+		name: loopback(port),
+		iov:  make([]unix.Iovec, 2*segments+1),
 	}
+	if payload <= inlineMax {
+		o.inline = payload
+		o.iov = o.iov[:1]
+	}
+	o.frames = make([]byte, segments*o.stride())
 	o.control.hdr.Level = unix.SOL_UDP
 	o.control.hdr.Type = unix.UDP_SEGMENT
 	o.control.hdr.SetLen(unix.CmsgLen(2))
@@ -50,31 +55,41 @@ func newOutgoing(port, segments, payload int) *outgoing {
 	o.msg.SetControllen(unix.CmsgSpace(2))
 	o.msg.Iov = &o.iov[0]
 	o.msg.SetIovlen(len(o.iov))
-	for i := range segments {
-		if i == 0 {
-			setIovec(&o.iov[0], o.header(0))
-		} else {
-			at := i*(headerLen+crcLen) - crcLen
-			setIovec(&o.iov[2*i], o.frames[at:at+crcLen+headerLen])
-		}
+	if o.inline > 0 {
+		setIovec(&o.iov[0], o.frames)
+		return o
+	}
+	setIovec(&o.iov[0], o.header(0))
+	for i := 1; i < segments; i++ {
+		at := i*o.stride() - crcLen
+		setIovec(&o.iov[2*i], o.frames[at:at+crcLen+headerLen])
 	}
 	setIovec(&o.iov[2*segments], o.trailer(segments-1))
 	return o
 }
 
+// stride is what one packet takes in frames.
+func (o *outgoing) stride() int { return headerLen + o.inline + crcLen }
+
 // header and trailer are the parts of packet i that are not payload.
 func (o *outgoing) header(i int) []byte {
-	at := i * (headerLen + crcLen)
+	at := i * o.stride()
 	return o.frames[at : at+headerLen]
 }
 
 func (o *outgoing) trailer(i int) []byte {
-	at := i*(headerLen+crcLen) + headerLen
-	return o.frames[at : at+crcLen]
+	at := (i + 1) * o.stride()
+	return o.frames[at-crcLen : at]
 }
 
-// payload sets the payload of packet i.
-func (o *outgoing) payload(i int, b []byte) { setIovec(&o.iov[2*i+1], b) }
+// payload sets the payload of packet i: by reference, or by copying it when it is small.
+func (o *outgoing) payload(i int, b []byte) {
+	if o.inline > 0 {
+		copy(o.frames[i*o.stride()+headerLen:][:o.inline], b)
+		return
+	}
+	setIovec(&o.iov[2*i+1], b)
+}
 
 // send sends all packets with one system call that does not block.
 func (o *outgoing) send(fd int) unix.Errno {

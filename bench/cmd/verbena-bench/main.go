@@ -47,6 +47,9 @@ func main() {
 	}
 }
 
+// busy is the load of the machine before we add ours from which results are suspect.
+const busy = 0.7
+
 // run measures and prints. Its error tells that something could not be measured that this machine can run.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("verbena-bench", flag.ContinueOnError)
@@ -94,6 +97,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		fmt.Fprintln(stderr, "One processor only: both sides share it, and latency by polling means little.")
 	}
 	r := newReport(o, *runs)
+	r.load = bench.Load()
+	if r.load > busy {
+		fmt.Fprintf(stderr, "The machine is busy (load %.1f): what is measured now says little about it.\n", r.load)
+	}
 	for n := range *runs {
 		for i, w := range chosen {
 			if ctx.Err() != nil {

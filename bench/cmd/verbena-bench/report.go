@@ -21,6 +21,7 @@ type report struct {
 	options bench.Options
 	runs    int
 	started time.Time
+	load    float64  // of the machine before the first run
 	order   []string // names of measurements as they came
 	series  map[string]*series
 	missing map[string]string  // workloads that this machine does not have, with the reason
@@ -98,6 +99,9 @@ func (r *report) median(name string) (float64, bool) {
 func (r *report) print(w io.Writer) {
 	fmt.Fprintf(w, "\n%s, %s/%s, cores %d and %d, loopback; median of %d runs of %v.\n", runtime.Version(), runtime.GOOS, runtime.GOARCH,
 		r.options.Cores[0], r.options.Cores[1], r.runs, r.options.Duration)
+	if r.load > busy {
+		fmt.Fprintf(w, "THE MACHINE WAS BUSY (load %.1f): compare nothing with figures of another run.\n", r.load)
+	}
 	fmt.Fprint(w, "Latency is half of a round trip, the median of its run. CPU is that of both sides, per byte of payload.\n\n")
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "measurement\tmedian\tlowest\thighest\tCPU\t")
@@ -172,6 +176,7 @@ type saved struct {
 	Go       string              `json:"go"`
 	System   string              `json:"system"`
 	Cores    [2]int              `json:"cores"`
+	Load     float64             `json:"load"`
 	Runs     int                 `json:"runs"`
 	Duration string              `json:"duration"`
 	Results  []savedResult       `json:"results"`
@@ -190,7 +195,7 @@ func (r *report) save(dir string) (string, error) {
 		return "", err
 	}
 	s := saved{
-		Started: r.started, Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH, Cores: r.options.Cores,
+		Started: r.started, Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH, Cores: r.options.Cores, Load: r.load,
 		Runs: r.runs, Duration: r.options.Duration.String(), Missing: r.missing, Failed: map[string][]string{},
 	}
 	for _, name := range r.order {
