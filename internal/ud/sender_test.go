@@ -188,6 +188,35 @@ func TestUCLongMessage(t *testing.T) {
 	}
 }
 
+// Nobody acknowledges UC's packets, so it does not probe whether a path keeps the
+// identifications of segmentation; it uses what others found out.
+func TestUCSegmentation(t *testing.T) {
+	r := newRig(t, ib.UC, 256)
+	var segs int
+	r.onSend = func() {
+		segs = 0
+		for _, m := range r.env.Tx.Msgs {
+			segs = max(segs, m.Segs)
+		}
+	}
+	r.a.q.Dest = transport.NewDest(r.a.flow.Dst(), transport.GSOUnknown)
+	for _, c := range []struct {
+		state transport.GSOState
+		want  int
+	}{{transport.GSOUnknown, 1}, {transport.GSOOn, 8}, {transport.GSOOff, 1}} {
+		r.a.q.Dest.GSO = c.state
+		// FIRST of a WRITE is longer and ends with the packet behind it; seven follow,
+		// and the short SEND is the eighth.
+		wr := r.sendTo(1, r.a.sge(0, 9*256))
+		wr.Opcode = ib.WRRDMAWrite
+		r.post(r.a, wr, r.sendTo(2, r.a.sge(0, 8)))
+		if segs != c.want {
+			t.Errorf("state %d: %d segments in one send, want %d", c.state, segs, c.want)
+		}
+		r.env.Now += paceTime
+	}
+}
+
 // One Post is bounded for UD too; the rest waits in Ready.
 func TestUDBoundedPost(t *testing.T) {
 	r := newRig(t, ib.UD, 1024)

@@ -35,6 +35,7 @@ func (u *UC) Post(e *transport.Env) {
 			u.retire(e)
 			return
 		}
+		u.segments()
 		if status := u.packet(e, w); status != ib.WCSuccess {
 			u.off, u.resume = 0, 0
 			u.fail(e, status)
@@ -44,6 +45,20 @@ func (u *UC) Post(e *transport.Env) {
 	u.retire(e)
 	if q.SQ.Len() > 0 {
 		e.Ready = append(e.Ready, q)
+	}
+}
+
+// segments says how far the packets may be segmented on the way. A path of which
+// that is unknown cannot be probed without acknowledgements: it is left to the
+// reliable queue pairs that share it.
+func (u *UC) segments() {
+	d := u.q.Dest
+	if d == nil {
+		return
+	}
+	u.q.Flow.MaxSegs = d.GSO.MaxSegs()
+	if d.GSO == transport.GSOUnknown {
+		u.q.Flow.MaxSegs = 1
 	}
 }
 
