@@ -133,7 +133,7 @@ func (p fakePD) RegMRPointer(a uintptr, n, iova uint64, use bool, _ ib.Access) (
 	return fakeMR{iova, n}, p.d.fail
 }
 
-func (p fakePD) NullMR() (driver.MR, error) { return fakeMR{0, 1<<64 - 1}, p.d.fail }
+func (p fakePD) NullMR() (driver.MR, error) { return fakeMR{}, p.d.fail }
 func (p fakePD) Dealloc() error             { return nil }
 
 type fakeMR struct{ addr, size uint64 }

@@ -33,6 +33,7 @@ type MR struct {
 	rkey ib.RKey
 	addr uint64
 	size uint64
+	null bool // has every address
 }
 
 // RegMR registers b with the given rights (ibv_reg_mr). It is pinned until
@@ -65,7 +66,14 @@ func (p *PD) RegMRPointerIOVA(addr uintptr, length, iova uint64, access ib.Acces
 
 // NullMR gives a region for local use that reads as zeros and swallows what is
 // written (ibv_alloc_null_mr).
-func (p *PD) NullMR() (*MR, error) { return p.register("alloc_null_mr", nil, p.pd.NullMR) }
+// It has every address: SGE does not check its range.
+func (p *PD) NullMR() (*MR, error) {
+	m, err := p.register("alloc_null_mr", nil, p.pd.NullMR)
+	if m != nil {
+		m.null = true
+	}
+	return m, err
+}
 
 func (p *PD) register(op string, b []byte, reg func() (driver.MR, error)) (*MR, error) {
 	if !p.hold() {
@@ -102,7 +110,8 @@ func (m *MR) Bytes() []byte { return m.b }
 // panics when they are not in the region, or more than an element can count
 // (4 GiB - 1).
 func (m *MR) SGE(offset, length int) SGE {
-	if offset < 0 || length < 0 || uint64(offset) > m.size || uint64(length) > m.size-uint64(offset) || uint64(length) > 1<<32-1 {
+	in := m.null || uint64(offset) <= m.size && uint64(length) <= m.size-uint64(offset)
+	if offset < 0 || length < 0 || !in || uint64(length) > 1<<32-1 {
 		panic("verbs: SGE out of range of the memory region")
 	}
 	return SGE{Addr: m.addr + uint64(offset), Length: uint32(length), LKey: m.lkey}
