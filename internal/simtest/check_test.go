@@ -82,6 +82,7 @@ func (s *sim) poll() {
 // judged: what the far end sees is a consequence.
 func (s *sim) fails(q *qp, st ib.WCStatus) {
 	q.failed = true
+	q.broken = q.broken || st != ib.WCWRFlushErr
 	if q.typ == ib.RC {
 		q.peer.peerGone = true
 	}
@@ -131,7 +132,7 @@ func (s *sim) judge(o *op, wc driver.WC) {
 			s.failf("op %d (%v): completion says %v", o.id, o.code, wc.Opcode)
 		}
 	case ib.WCWRFlushErr:
-		allowed = q.mayErr || q.failed && q.gotFlush || s.netBad
+		allowed = q.mayErr || q.broken || s.netBad
 		q.gotFlush = true
 	case ib.WCRetryExcErr:
 		allowed = allowed || q.typ == ib.RC && (q.peerGone || s.netBad)
@@ -253,7 +254,7 @@ func (s *sim) receiveFailed(q *qp, r *recv, wc driver.WC) {
 	}
 	switch wc.Status {
 	case ib.WCWRFlushErr:
-		ok = q.mayErr || s.netBad || q.failed && q.gotFlush
+		ok = q.mayErr || s.netBad || q.broken && q.typ == ib.RC
 	case ib.WCLocLenErr:
 		ok = next != nil && next.fault == faultTooLong
 	case ib.WCLocProtErr:
@@ -315,19 +316,21 @@ func (s *sim) checkMessage(q *qp, r *recv, m *op, wc driver.WC) {
 			s.failf("queue pair %d (%v) received op %d (%v, %d bytes, content %d): %v", q.id, q.typ, m.id, m.code, m.n, m.id32, err)
 		}
 	}
-	want := driver.WC{WRID: wc.WRID, Opcode: ib.WCRecv, QPNum: wc.QPNum, ByteLen: uint32(m.n)}
+	want := driver.WC{WRID: wc.WRID, Opcode: ib.WCRecv, QPNum: wc.QPNum, SrcQP: m.num, ByteLen: uint32(m.n)}
 	if m.code == ib.WRRDMAWriteWithImm {
 		want.Opcode = ib.WCRecvRDMAWithImm
 	}
 	if m.code != ib.WRSend {
 		want.Flags, want.ImmData = ib.WCWithImm, m.imm
 	}
+	if q.typ != ib.UD && wc.SrcQP == 0 {
+		want.SrcQP = 0 // means something for datagrams only
+	}
 	at := 0
 	if q.typ == ib.UD {
 		at = 40
 		want.ByteLen += 40
 		want.Flags |= ib.WCGRH
-		want.SrcQP = m.q.dq.Num()
 		s.checkGRH(r, m)
 	}
 	if wc != want {
@@ -337,7 +340,9 @@ func (s *sim) checkMessage(q *qp, r *recv, m *op, wc driver.WC) {
 		s.failf("queue pair %d received op %d, which has fault %d", q.id, m.id, m.fault)
 	}
 	if m.code == ib.WRRDMAWriteWithImm {
-		fail(r.slot.holds(r.old, 0, q.recvLen, 0))
+		if q.typ != ib.UC {
+			fail(r.slot.holds(r.old, 0, q.recvLen, 0))
+		}
 		if m.rem != nil {
 			fail(m.rem.holds(m.id32, 0, m.n, 0))
 		}

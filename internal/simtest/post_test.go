@@ -23,6 +23,7 @@ type op struct {
 	src    *slot // local source
 	dst    *slot // local destination of READ and atomic
 	rem    *slot // remote target
+	loose  bool  // bytes other than the content's may have been written
 	relay  bool  // the source is the destination of an earlier READ
 	fault  fault
 	victim *victim
@@ -32,8 +33,9 @@ type op struct {
 	swapAdd uint64
 	expect  uint64 // value that the atomic must find
 
-	to        *qp // UD
-	msg       int // index among its direction's messages, -1: takes no receive
+	to        *qp    // UD
+	num       ib.QPN // of q when it was posted
+	msg       int    // index among its direction's messages, -1: takes no receive
 	delivered int
 	done      bool
 	ok        bool
@@ -56,6 +58,9 @@ const (
 
 // statuses are those with which the fault may end the request.
 func (f fault) statuses(o *op) []ib.WCStatus {
+	if o.q.typ == ib.UC && f != faultLKey {
+		return []ib.WCStatus{ib.WCSuccess} // nobody tells
+	}
 	switch f {
 	case faultLKey:
 		return []ib.WCStatus{ib.WCLocProtErr}
@@ -173,8 +178,9 @@ func (s *sim) refused(q *qp) driver.SendWR {
 
 // request makes a random work request; nil: not possible now.
 func (s *sim) request(q *qp) (*op, driver.SendWR) {
-	o := &op{id: uint64(len(s.ops)), q: q, msg: -1}
-	o.signal = q.sigAll || s.chance(0.6)
+	o := &op{id: uint64(len(s.ops)), q: q, num: q.dq.Num(), msg: -1}
+	// A queue full of requests that are not signaled would never tell of room.
+	o.signal = q.sigAll || s.chance(0.6) || len(q.sendq) == int(q.cap.MaxSendWR)-1
 	if o.signal && !q.sigAll {
 		o.flags |= ib.SendSignaled
 	}
@@ -199,7 +205,7 @@ func (s *sim) request(q *qp) (*op, driver.SendWR) {
 		fault = false
 	}
 	if takesRecv(o.code) && q.typ == ib.RC && !q.peer.starved && q.peer.dq != nil && q.peer.up && !s.feed(q) {
-		o.code = ib.WRRDMAWrite
+		o.code, o.fault = ib.WRRDMAWrite, faultNone
 	}
 	var wr driver.SendWR
 	good := false
@@ -314,7 +320,9 @@ func (s *sim) spoilLocal(o *op, wr *driver.SendWR) {
 	if o.code == ib.WRRDMARead || isAtomic(o.code) {
 		wr.SGList[i].LKey = pick(s, o.q.node.locRO.LKey(), o.q.node.foreign.LKey(), 0xDEAD)
 	} else if s.chance(0.3) {
+		// What is inside the region may be sent before the end shows.
 		wr.SGList[i].Addr = o.q.node.va(arenaSize) - uint64(wr.SGList[i].Length) + 1
+		o.loose = true
 	} else {
 		wr.SGList[i].LKey = pick(s, o.q.node.foreign.LKey(), 0xDEAD)
 	}

@@ -20,6 +20,7 @@ var (
 	flagSeeds   = flag.Int("sim.seeds", 20, "number of seeds to simulate")
 	flagSeed    = flag.Uint64("sim.seed", 0, "simulate this seed only, with a trace if it fails; 0: seeds from sim.first on")
 	flagFirst   = flag.Uint64("sim.first", 0, "first seed; 0: by the clock for more than the default, else 1")
+	flagTrace   = flag.Int("sim.trace", 400, "lines of the trace that -sim.seed prints")
 	flagPackets = flag.Int("sim.packets", 20000, "packets of a seed, about")
 )
 
@@ -414,8 +415,8 @@ func (s *sim) destroyNode(n *node) {
 	for _, r := range n.srqs {
 		s.must("destroy SRQ", r.dq.Destroy())
 	}
-	for _, a := range n.addrsWithAH(s) {
-		s.must("destroy AH", n.ahs[a].Destroy())
+	for _, h := range n.handles(s) {
+		s.must("destroy AH", h.Destroy())
 	}
 	for _, c := range n.cqs {
 		s.must("destroy CQ", c.dq.Destroy())

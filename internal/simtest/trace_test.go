@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/verbena-rdma/verbena/internal/wire/roce"
 	"github.com/verbena-rdma/verbena/port/simnet"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
@@ -16,16 +15,14 @@ type trace struct {
 	next  int
 }
 
-const traceLines = 400
-
 func newTrace(n *simnet.Net) *trace {
-	t := &trace{lines: make([]string, traceLines)}
+	t := &trace{lines: make([]string, max(*flagTrace, 1))}
 	n.Sniff(func(e *simnet.Event) { t.add(describe(e)) })
 	return t
 }
 
 func (t *trace) add(l string) {
-	t.lines[t.next%traceLines] = l
+	t.lines[t.next%len(t.lines)] = l
 	t.next++
 }
 
@@ -34,8 +31,8 @@ func (t *trace) note(format string, args ...any) { t.add(fmt.Sprintf(format, arg
 // String gives the lines, oldest first.
 func (t *trace) String() string {
 	var b strings.Builder
-	for i := max(0, t.next-traceLines); i < t.next; i++ {
-		b.WriteString(t.lines[i%traceLines])
+	for i := max(0, t.next-len(t.lines)); i < t.next; i++ {
+		b.WriteString(t.lines[i%len(t.lines)])
 		b.WriteByte('\n')
 	}
 	return b.String()
@@ -80,15 +77,14 @@ func describe(e *simnet.Event) string {
 	return b.String()
 }
 
-// opcodes counts what kinds of packets were sent.
-type opcodes map[roce.Opcode]int
-
-// addrsWithAH lists the addresses that the node has handles for, in a fixed order.
-func (n *node) addrsWithAH(s *sim) (l []netip.Addr) {
-	for _, m := range s.nodes {
-		for _, a := range m.addrs {
-			if n.ahs[a] != nil {
-				l = append(l, a)
+// handles lists the node's address handles in a fixed order.
+func (n *node) handles(s *sim) (l []driver.AH) {
+	for _, from := range n.addrs {
+		for _, m := range s.nodes {
+			for _, to := range m.addrs {
+				if h := n.ahs[[2]netip.Addr{from, to}]; h != nil {
+					l = append(l, h)
+				}
 			}
 		}
 	}

@@ -86,7 +86,7 @@ type node struct {
 	foreign driver.MR // of the other protection domain
 	cqs     []*cq
 	srqs    []*srq
-	ahs     map[netip.Addr]driver.AH
+	ahs     map[[2]netip.Addr]driver.AH
 }
 
 // cq is a completion queue and how it was armed.
@@ -184,7 +184,7 @@ func (s *sim) chooseProfile() {
 }
 
 func (s *sim) addNode(i int, a *arena) {
-	n := &node{id: i, arena: a, ahs: map[netip.Addr]driver.AH{}}
+	n := &node{id: i, arena: a, ahs: map[[2]netip.Addr]driver.AH{}}
 	a.reset()
 	if s.prof.family != 6 {
 		n.addrs = append(n.addrs, netip.AddrFrom4([4]byte{10, 0, byte(i), 1}))
@@ -260,13 +260,13 @@ func (n *node) va(off int) uint64 { return n.full.Addr() + uint64(off) }
 
 // ah gives an address handle for an address.
 func (s *sim) ah(n *node, from, to netip.Addr) driver.AH {
-	if h := n.ahs[to]; h != nil {
+	if h := n.ahs[[2]netip.Addr{from, to}]; h != nil {
 		return h
 	}
 	attr := s.vector(n, from, to)
 	h, err := n.dev.CreateAH(n.pd, &attr)
 	s.must("AH", err)
-	n.ahs[to] = h
+	n.ahs[[2]netip.Addr{from, to}] = h
 	return h
 }
 
