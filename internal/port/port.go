@@ -62,3 +62,9 @@ type Sourcer interface {
 	// equal sources. src is for Flow.Source, udpPort is the source port.
 	Source(local int, key uint32) (src int, udpPort uint16, err error)
 }
+
+// Preparer is implemented by ports that keep something in Flow.Port. A flow that
+// several shards use must be prepared before the first of them sends.
+type Preparer interface {
+	Prepare(f *pkt.Flow)
+}

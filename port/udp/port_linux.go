@@ -20,8 +20,10 @@ type Port struct {
 	maxSegs atomic.Int32 // segments in one send; 1 once offload failed
 	noMMsg  atomic.Bool  // sendmmsg and recvmmsg are off, or not there
 
-	mu    sync.Mutex                // adds sockets
-	socks atomic.Pointer[[]*socket] // by Flow.Local; copied on write
+	mu       sync.Mutex                // adds sockets
+	socks    atomic.Pointer[[]*socket] // by Flow.Local; copied on write
+	sources  atomic.Pointer[[]*socket] // by Flow.Source - 1; copied on write
+	sourceOf map[sourceKey]int         // Flow.Source
 
 	// state counts the calls that are using descriptors. Who takes it to zero
 	// after Close closes them, so none is ever closed, and its number given to
@@ -37,8 +39,9 @@ type Port struct {
 }
 
 var (
-	_ port.Port   = (*Port)(nil)
-	_ port.Waiter = (*Port)(nil)
+	_ port.Port    = (*Port)(nil)
+	_ port.Waiter  = (*Port)(nil)
+	_ port.Sourcer = (*Port)(nil)
 )
 
 // closing is the bit of Port.state that Close sets.
@@ -48,8 +51,9 @@ const closing = 1 << 62
 // when the process has no descriptor left (EMFILE, ENFILE, ENOMEM).
 func Open(cfg Config) (*Port, error) {
 	cfg.setDefaults()
-	p := &Port{cfg: cfg, closed: make(chan struct{})}
+	p := &Port{cfg: cfg, closed: make(chan struct{}), sourceOf: make(map[sourceKey]int)}
 	p.socks.Store(new([]*socket))
+	p.sources.Store(new([]*socket))
 	p.noMMsg.Store(cfg.NoMMsg)
 	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -88,6 +92,9 @@ func (p *Port) leave() {
 
 func (p *Port) closeAll() {
 	for _, s := range *p.socks.Load() {
+		_ = unix.Close(s.fd)
+	}
+	for _, s := range *p.sources.Load() {
 		_ = unix.Close(s.fd)
 	}
 	_ = unix.Close(p.wait.event)

@@ -94,23 +94,23 @@ func (s *socket) dest(f *pkt.Flow) *dest {
 	return d
 }
 
-// Send implements port.Port. Messages that follow each other on the same local
-// address go out in one system call. On a full socket buffer it waits once for
+// Send implements port.Port. Messages that follow each other on the same socket
+// go out in one system call. On a full socket buffer it waits once for
 // at most 100 us. If offload was switched off it lowers b.Caps.MaxSegs.
 func (p *Port) Send(b *pkt.Tx) {
 	if len(b.Msgs) == 0 || !p.enter() {
 		return
 	}
 	s := sender{p: p, b: b, sc: p.getScratch()}
-	socks := *p.socks.Load()
 	for i := 0; i < len(b.Msgs); {
-		local := b.Msgs[i].Flow.Local
+		f := b.Msgs[i].Flow
+		local, source := f.Local, f.Source
 		j := i + 1
-		for j < len(b.Msgs) && b.Msgs[j].Flow.Local == local {
+		for j < len(b.Msgs) && b.Msgs[j].Flow.Local == local && b.Msgs[j].Flow.Source == source {
 			j++
 		}
-		if uint(local) < uint(len(socks)) {
-			s.sendOn(socks[local], b.Msgs[i:j])
+		if sock := p.sender(local, source); sock != nil {
+			s.sendOn(sock, b.Msgs[i:j])
 		} else {
 			s.sent.errors += uint64(j - i)
 		}
@@ -120,6 +120,26 @@ func (p *Port) Send(b *pkt.Tx) {
 	p.counters.add(&s.sent)
 	b.Caps.MaxSegs = min(b.Caps.MaxSegs, int(p.maxSegs.Load()))
 	p.leave()
+}
+
+// Prepare implements port.Preparer.
+func (p *Port) Prepare(f *pkt.Flow) {
+	if s := p.sender(f.Local, f.Source); s != nil {
+		s.dest(f)
+	}
+}
+
+// sender is the socket that a flow's packets leave from, nil if there is none.
+func (p *Port) sender(local, source int) *socket {
+	list := *p.socks.Load()
+	at := local
+	if source > 0 {
+		list, at = *p.sources.Load(), source-1
+	}
+	if uint(at) >= uint(len(list)) {
+		return nil
+	}
+	return list[at]
 }
 
 // sender is one call of Send.

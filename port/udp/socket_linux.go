@@ -12,9 +12,11 @@ import (
 // A socket is bound to one local address.
 type socket struct {
 	fd    int
-	index int
+	index int        // of the local address
 	addr  netip.Addr // with zone
 	scope uint32     // interface index of the zone
+
+	udpPort uint16 // of a source that only sends
 
 	// The source of the last datagram, for the receiver alone: the next one is
 	// likely to come from there too.
@@ -52,24 +54,41 @@ func family(addr netip.Addr) int {
 	return unix.AF_INET6
 }
 
-func (s *socket) setup(cfg *Config) error {
-	need := []option{
-		{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO},
-		{unix.SOL_IP, unix.IP_RECVTOS, 1},
-		{unix.SOL_IP, unix.IP_RECVTTL, 1},
-	}
+// pathOptions make the kernel send DF and identification 0, and over IPv6 what
+// is not IPv4-mapped: what the ICRC counts on.
+func (s *socket) pathOptions() []option {
 	if s.addr.Is6() {
-		need = []option{
+		return []option{
 			{unix.SOL_IPV6, unix.IPV6_V6ONLY, 1},
 			{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO},
+		}
+	}
+	return []option{{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO}}
+}
+
+// headerOptions make the kernel tell the IP header's fields of what arrives.
+func (s *socket) headerOptions() []option {
+	if s.addr.Is6() {
+		return []option{
 			{unix.SOL_IPV6, unix.IPV6_RECVTCLASS, 1},
 			{unix.SOL_IPV6, unix.IPV6_RECVHOPLIMIT, 1},
 		}
 	}
-	for _, o := range need {
+	return []option{{unix.SOL_IP, unix.IP_RECVTOS, 1}, {unix.SOL_IP, unix.IP_RECVTTL, 1}}
+}
+
+func (s *socket) options(list []option) error {
+	for _, o := range list {
 		if err := unix.SetsockoptInt(s.fd, o.level, o.name, o.value); err != nil {
 			return fmt.Errorf("udp: socket for %v: option %d of level %d: %w", s.addr, o.name, o.level, err)
 		}
+	}
+	return nil
+}
+
+func (s *socket) setup(cfg *Config) error {
+	if err := s.options(append(s.pathOptions(), s.headerOptions()...)); err != nil {
+		return err
 	}
 	setBuffers(s.fd, cfg)
 	if !cfg.NoGRO {

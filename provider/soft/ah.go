@@ -117,5 +117,8 @@ func (d *Device) flow(a *ib.AHAttr, key uint32) (*pkt.Flow, error) {
 		}
 	}
 	f.Path = roce.NewPath(src.WithZone(""), dst.WithZone(""), udpPort)
+	if p, ok := d.cfg.Port.(port.Preparer); ok {
+		p.Prepare(f)
+	}
 	return f, nil
 }
