@@ -19,12 +19,12 @@ func TestCase10_SegmentationExact(t *testing.T) {
 	for mtu := ib.MTU256; mtu <= ib.MTU4096; mtu++ {
 		m := mtu.Bytes()
 		o := defaults()
-		o.mtu = mtu
+		o.mtu, o.bufs = mtu, 176<<10
 		for _, n := range []int{0, 1, 3, m - 1, m, m + 1, 2 * m, 2*m + 1, 1444, 1445, 65535, 65536, 65537} {
 			for _, op := range []ib.WROpcode{ib.WRSend, ib.WRSendWithImm, ib.WRRDMAWrite, ib.WRRDMAWriteWithImm, ib.WRRDMARead} {
 				w := newWorld(t, o)
-				fill(w.a.buf, 1)
-				fill(w.b.buf, 9)
+				fill(w.a.buf[:n+3], 1)
+				fill(w.b.buf[:n+3], 9)
 				const off = 100_001
 				w.b.recv(77, w.b.sge(off, n))
 				wr := w.a.write(5, 3, off, n)

@@ -97,7 +97,7 @@ const allRemote = ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAt
 func defaults() options {
 	return options{
 		mtu: ib.MTU1024, rd: 4, timeout: 14, retry: 7, rnrRetry: 7, rnrTimer: 12, access: allRemote,
-		mrAccess: allRemote | ib.AccessLocalWrite, psn: 0xFFFFF0, sq: 64, bufs: 1 << 20, segs: 64,
+		mrAccess: allRemote | ib.AccessLocalWrite, psn: 0xFFFFF0, sq: 64, bufs: 640 << 10, segs: 64,
 	}
 }
 

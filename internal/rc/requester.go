@@ -119,6 +119,7 @@ func (r *requester) seek() {
 // send sends what queue, windows and depth allow, up to sendBudget packets.
 func (r *requester) send(e *transport.Env) {
 	b := r.b
+	b.Flow.MaxSegs = b.Dest.GSO.MaxSegs()
 	for budget := sendBudget; r.cur != b.SQ.Tail() && r.rnrAt == 0 && !r.stuck; budget-- {
 		if budget == 0 {
 			r.qp.again(e)
