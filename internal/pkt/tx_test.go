@@ -207,6 +207,30 @@ func TestResetLetsGo(t *testing.T) {
 	check(t, tx, nil)
 }
 
+// Giving up a packet takes nothing away from those after it.
+func TestAbortLeavesNoTrace(t *testing.T) {
+	f := flow4(0)
+	tx := NewTx(TxCaps{MaxSegs: 64})
+	big, small := make([]byte, 1024), make([]byte, 8)
+	want := []*packet{newPacket(f, 1, 12, big), newPacket(f, 2, 12, big)}
+	want[0].add(t, tx)
+	used, frags := tx.used, len(tx.Frags)
+	for _, b := range [][]byte{small, big} { // a shorter one would have ended the message
+		newPacket(f, 9, 28, b).begin(t, tx)
+		tx.Abort()
+		newPacket(f, 9, 12, b).begin(t, tx)
+		tx.Abort()
+	}
+	if tx.used != used || len(tx.Frags) != frags {
+		t.Errorf("%d bytes and %d fragments are left", tx.used-used, len(tx.Frags)-frags)
+	}
+	want[1].add(t, tx)
+	check(t, tx, want)
+	if len(tx.Msgs) != 1 {
+		t.Errorf("%d messages", len(tx.Msgs))
+	}
+}
+
 func TestWrongLengthIsABug(t *testing.T) {
 	defer func() {
 		if recover() == nil {

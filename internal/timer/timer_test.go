@@ -43,11 +43,28 @@ func TestExpired(t *testing.T) {
 	}
 }
 
+// The item that takes the place of a removed one may belong above it.
+func TestRemoveMovesUp(t *testing.T) {
+	var h Heap[int]
+	items := make([]Item[int], 7)
+	for i, at := range []int64{1, 50, 2, 60, 70, 3, 4} { // 4 takes the place of 60, below 50
+		h.Set(&items[i], at)
+	}
+	for _, i := range []int{3, 4, 1} {
+		h.Set(&items[i], 0)
+		for k, it := range h.items {
+			if k > 0 && h.items[(k-1)/2].at > it.at {
+				t.Fatalf("%d is below %d", it.at, h.items[(k-1)/2].at)
+			}
+		}
+	}
+}
+
 // The heap against a map.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h Heap[int]
-		items := make([]Item[int], 12)
+		items := make([]Item[int], 40)
 		for i := range items {
 			items[i].Owner = i
 		}
@@ -55,14 +72,17 @@ func TestModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"set": func(t *rapid.T) {
 				i := rapid.IntRange(0, len(items)-1).Draw(t, "item")
-				at := rapid.Int64Range(0, 20).Draw(t, "at")
+				at := rapid.Int64Range(1, 100).Draw(t, "at")
 				h.Set(&items[i], at)
-				if model[i] = at; at == 0 {
-					delete(model, i)
-				}
+				model[i] = at
+			},
+			"remove": func(t *rapid.T) {
+				i := rapid.IntRange(0, len(items)-1).Draw(t, "item")
+				h.Set(&items[i], 0)
+				delete(model, i)
 			},
 			"expire": func(t *rapid.T) {
-				now := rapid.Int64Range(0, 25).Draw(t, "now")
+				now := rapid.Int64Range(0, 60).Draw(t, "now")
 				for last := int64(0); ; {
 					o, ok := h.Expired(now)
 					if !ok {
