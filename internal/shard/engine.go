@@ -11,6 +11,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/mem"
 	"github.com/verbena-rdma/verbena/internal/pkt"
 	"github.com/verbena-rdma/verbena/internal/port"
+	"github.com/verbena-rdma/verbena/internal/trace"
 	"github.com/verbena-rdma/verbena/internal/transport"
 )
 
@@ -23,6 +24,8 @@ type Config struct {
 	// Manual switches off every progress but that by Turn: the simulated
 	// network drives.
 	Manual bool
+	// Trace is shown every packet; nil: nobody looks.
+	Trace trace.Recorder
 }
 
 // Engine is the data path of an open device.

@@ -40,6 +40,9 @@ func (s *Shard) send() {
 		return
 	}
 	s.env.Stats.SentPackets += uint64(s.env.Tx.Packets)
+	if s.eng.cfg.Trace != nil {
+		traceTx(s.eng.cfg.Trace, s.env.Now, s.env.Tx)
+	}
 	s.eng.cfg.Port.Send(s.env.Tx)
 	s.env.Tx.Reset()
 }

@@ -65,6 +65,9 @@ func (e *Engine) datagram(now int64, s *Shard, d *pkt.Datagram) *Shard {
 	for len(data) > 0 {
 		seg := data[:min(d.SegSize, len(data))]
 		data = data[len(seg):]
+		if e.cfg.Trace != nil {
+			traceRx(e.cfg.Trace, now, seg, d)
+		}
 		m := e.parse(seg, d)
 		if m != nil {
 			if path == nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/port"
+	"github.com/verbena-rdma/verbena/internal/trace"
 )
 
 // Config describes a device to make with NewDevice.
@@ -32,6 +33,9 @@ type Config struct {
 	Manual bool
 
 	Logger *slog.Logger // nil: none
+
+	// Trace is shown every packet; nil: nobody looks.
+	Trace trace.Recorder
 }
 
 var epoch = time.Now()

@@ -65,6 +65,7 @@ func NewDevice(cfg Config) (*Device, error) {
 	d.table = mem.NewTable(maxMR, d.random())
 	d.eng = shard.NewEngine(shard.Config{
 		Port: cfg.Port, Mem: d.table, Clock: cfg.Clock, Shards: cfg.Shards, Manual: cfg.Manual,
+		Trace: cfg.Trace,
 	})
 	for c, limit := range map[*counter]int64{&d.pds: maxPD, &d.cqs: maxCQ, &d.qps: maxQP, &d.srqs: maxSRQ, &d.ahs: maxAH} {
 		c.limit = limit

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/trace"
 	"github.com/verbena-rdma/verbena/port/udp"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
@@ -24,6 +25,7 @@ type Provider struct {
 	addrs  map[string][]netip.Addr
 	log    *slog.Logger
 	shards int
+	trace  trace.Recorder
 }
 
 // Option sets an option of a Provider.
@@ -42,6 +44,9 @@ func WithLogger(l *slog.Logger) Option { return func(p *Provider) { p.log = l } 
 // WithShards sets the number of locks over which the queue pairs of a device
 // are spread; 1 if not set.
 func WithShards(n int) Option { return func(p *Provider) { p.shards = n } }
+
+// WithTrace sets who is shown every packet of the devices.
+func WithTrace(r trace.Recorder) Option { return func(p *Provider) { p.trace = r } }
 
 // NewProvider makes a provider.
 func NewProvider(opts ...Option) *Provider {
@@ -116,6 +121,7 @@ func (p *Provider) configs() ([]Config, error) {
 		cfgs = append(cfgs, Config{
 			Name: namePrefix + i.Name, NetDev: i.Name, IfIndex: i.Index, GUID: guid(&i),
 			LinkMTU: i.MTU, Addrs: addrs, Shards: p.shards, Logger: p.log,
+			Trace: p.trace,
 		})
 	}
 	slices.SortStableFunc(cfgs, func(a, b Config) int {
