@@ -14,7 +14,9 @@ import (
 func (r *requester) response(e *transport.Env, p *transport.Packet) {
 	at := p.BTH.PSN()
 	if r.una == r.end || !at.InRange(r.una, r.end.Add(-1)) {
-		e.Stats.DropStale++
+		if !r.endsRead(e, p, at) {
+			e.Stats.DropStale++
+		}
 		return
 	}
 	switch f := p.Info.Flags; {
@@ -32,6 +34,26 @@ func (r *requester) response(e *transport.Env, p *transport.Packet) {
 		r.send(e)
 		r.drain(e)
 	}
+}
+
+// endsRead handles a NAK that a responder which fails in the middle of a READ
+// sends with the PSN of the request, as rdma_rxe does, though responses to it
+// have arrived. Without it the READ would be asked for until the retries are
+// used up.
+func (r *requester) endsRead(e *transport.Env, p *transport.Packet, at psn.PSN) bool {
+	if p.Op != roce.OpRCAcknowledge || r.b.SQ.Len() == 0 {
+		return false
+	}
+	w := r.b.SQ.At(r.b.SQ.Head())
+	if !w.Started || w.Op != ib.WRRDMARead || !at.InRange(w.FirstPSN, w.LastPSN) || !at.Before(r.una) {
+		return false
+	}
+	switch s := p.AETH().Syndrome(); s {
+	case roce.NAKInvReq, roce.NAKRemAccess, roce.NAKRemOp:
+		r.refused(e, s)
+		return true
+	}
+	return false
 }
 
 // acknowledge handles ACK, NAK and RNR NAK.

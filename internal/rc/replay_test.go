@@ -188,6 +188,30 @@ func TestCase06_MemoryGoesDuringRead(t *testing.T) {
 	w.idle()
 }
 
+// rdma_rxe names the PSN of the request.
+func TestCase06_NAKWithPSNOfTheRequest(t *testing.T) {
+	o := defaults()
+	w := newWorld(t, o)
+	w.hook = dropNth(0, func(s *seen) bool { return s.from == w.b && s.psn == (o.psn+3)&0xFFFFFF })
+	w.a.push(w.a.read(1, 0, 0, 4000))
+	w.a.push(w.a.write(2, 0, 0, 8))
+	w.a.kick()
+	w.wire[0].deliver()
+	w.wire = nil
+	w.b.env.Send()
+	for i := range w.wire {
+		w.wire[i].deliver()
+	}
+	w.wire = nil
+	w.want("three responses", uint32(w.a.qp.req.una), (o.psn+3)&0xFFFFFF)
+	w.a.inject(roce.OpRCAcknowledge, o.psn-1, false, nil, aeth(roce.NAKRemAccess)) // stale
+	w.a.inject(roce.OpRCAcknowledge, o.psn, false, nil, aeth(roce.AckNoCredit))    // stale
+	w.a.inject(roce.OpRCAcknowledge, o.psn, false, nil, aeth(roce.NAKRemAccess))
+	w.run(w.now + 1)
+	w.want("stale", w.a.env.Stats.DropStale, 2)
+	w.want("completions", wcs(w.a.scq), "1:remote access error 2:"+flushed)
+}
+
 func TestTooManyReadsOutstanding(t *testing.T) {
 	o := defaults()
 	o.rd = 1

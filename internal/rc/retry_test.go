@@ -3,6 +3,7 @@ package rc
 import (
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -406,4 +407,58 @@ func TestLostEverythingOnce(t *testing.T) {
 			return
 		}
 	}
+}
+
+func TestCase09_LossyWrites(t *testing.T) {
+	const seed = 9
+	rng := rand.New(rand.NewPCG(seed, seed))
+	o := defaults()
+	o.mtu, o.timeout = ib.MTU4096, 12
+	w := newWorld(t, o)
+	w.mute = true
+	w.hook = func(*seen, *roce.Packet) fate {
+		if rng.IntN(50) == 0 {
+			return drop
+		}
+		return pass
+	}
+	fill(w.a.buf[:128<<10], 1)
+	for i := range 300 {
+		clear(w.b.buf[:65536])
+		w.a.post(w.a.write(uint64(i), i, 0, 65536))
+		w.run(0)
+		w.want("completion", wcs(w.a.scq), fmt.Sprintf("%d:success", i))
+		if !same(w.b.buf[:65536], w.a.buf[i:i+65536]) {
+			t.Fatalf("seed %d: WRITE %d: wrong content", seed, i)
+		}
+	}
+	if w.a.env.Stats.Retransmits == 0 {
+		t.Error("nothing was lost")
+	}
+	w.idle()
+}
+
+// The events of a shared receive queue.
+func TestSharedReceiveQueue(t *testing.T) {
+	o := defaults()
+	w := newWorld(t, o)
+	w.b.q.Shared = true
+	var limit []ib.EventType
+	w.b.q.SRQEvents = func(e ib.EventType) { limit = append(limit, e) }
+	for i := range 4 {
+		w.b.recv(uint64(i), w.b.sge(0, 8))
+	}
+	if err := w.b.q.RQ.SetLimit(3); err != nil {
+		t.Fatal(err)
+	}
+	w.a.push(w.a.sendWR(1, 0, 8))
+	w.a.push(w.a.sendWR(2, 0, 8))
+	w.a.push(w.a.sendWR(3, 0, 9))
+	w.a.kick()
+	w.run(0)
+	w.want("limit", limit, []ib.EventType{ib.EventSRQLimitReached})
+	w.want("receives", wcs(w.b.rcq), "0:success 1:success 2:local length error")
+	w.want("events", w.b.events, []ib.EventType{ib.EventQPLastWQEReached})
+	w.want("left for others", w.b.q.RQ.Len(), 1)
+	w.want("sends", wcs(w.a.scq), "1:success 2:success 3:remote invalid request error")
 }
