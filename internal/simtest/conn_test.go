@@ -92,6 +92,9 @@ func (s *sim) forget(q *qp) {
 		r.slot.release()
 	}
 	q.sendq, q.recvq = nil, nil
+	if q.srq != nil {
+		q.srq.lost++
+	}
 }
 
 // revive makes a new incarnation of a connection.

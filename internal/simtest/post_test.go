@@ -366,6 +366,9 @@ func (s *sim) immediate(o *op, wr driver.SendWR) driver.SendWR {
 
 func (s *sim) writeRequest(o *op, fault bool) (driver.SendWR, bool) {
 	local := fault && s.chance(0.3)
+	if o.q.typ == ib.UC && len(o.q.out.writes) > 100 {
+		return driver.SendWR{}, false // their targets are in use until the connection ends
+	}
 	wr, good := s.payload(o, local, 0, arenaSize)
 	if !good {
 		return wr, false

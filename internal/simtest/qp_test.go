@@ -1,7 +1,9 @@
 package simtest
 
 import (
+	"errors"
 	"net/netip"
+	"syscall"
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/verbs/driver"
@@ -294,7 +296,8 @@ func (s *sim) postRecvs(q *qp) {
 	if room <= 0 {
 		return
 	}
-	n := s.between(1, min(room, 16))
+	// A share of the memory is enough.
+	n := s.between(1, min(room, 16, 1+max(0, 64<<10/max(q.recvLen, 64)-len(q.recvq))))
 	var wrs []driver.RecvWR
 	var rs []*recv
 	for range n {
@@ -320,8 +323,7 @@ func (s *sim) postRecvs(q *qp) {
 }
 
 func (s *sim) postSRQ(r *srq) {
-	n := s.between(1, 16)
-	for range n {
+	for range min(s.between(1, 16), 1+max(0, 64<<10/r.size-(r.posted-r.lost))) {
 		rv := s.newRecv(r.node, r.size)
 		if rv == nil {
 			return
@@ -331,7 +333,7 @@ func (s *sim) postSRQ(r *srq) {
 		if got == 0 {
 			// Receives in progress at queue pairs that were reset are gone without
 			// a word, so the model's count is an upper bound.
-			if r.posted < r.cap {
+			if r.posted < r.cap || !errors.Is(err, syscall.ENOMEM) {
 				s.failf("SRQ with %d of %d refuses: %v", r.posted, r.cap, err)
 			}
 			rv.done = true

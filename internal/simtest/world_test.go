@@ -106,6 +106,7 @@ type srq struct {
 	cap    int
 	size   int // bytes of each receive
 	posted int
+	lost   int // at most so many of them were in progress at queue pairs that were reset
 	limits int // SRQ_LIMIT_REACHED events
 	armed  bool
 }
@@ -239,7 +240,7 @@ func (s *sim) addNode(i int, a *arena) {
 		n.cqs = append(n.cqs, c)
 	}
 	for range s.rng.IntN(3) {
-		r := &srq{node: n, size: s.msgSize(1024) + 1024}
+		r := &srq{node: n, size: s.between(1024, 4096)}
 		attr := ib.SRQAttr{MaxWR: uint32(s.between(4, 200)), MaxSGE: 4}
 		r.dq, err = n.dev.CreateSRQ(n.pd, &attr, func(e ib.EventType) {
 			if e != ib.EventSRQLimitReached || !r.armed {
@@ -252,6 +253,7 @@ func (s *sim) addNode(i int, a *arena) {
 		r.cap = int(attr.MaxWR)
 		n.srqs = append(n.srqs, r)
 	}
+	s.note("node %d: memory from %#x", n.id, n.va(0))
 	n.dev.Events(func(e ib.EventType) { s.failf("device event %v", e) })
 	s.nodes = append(s.nodes, n)
 }
