@@ -150,13 +150,13 @@ func (q *SQ) index() int { return int(q.tail & uint32(len(q.wqes)-1)) }
 // fill sets the next WQE from wr, but for its payload.
 func (q *SQ) fill(wr *driver.SendWR) *WQE {
 	w := &q.wqes[q.index()]
-	*w = WQE{
-		WRID: wr.WRID, RemoteAddr: wr.RemoteAddr, CompareAdd: wr.CompareAdd, Swap: wr.Swap,
-		AH: wr.AH, Imm: wr.ImmData, RKey: wr.RKey, InvKey: wr.InvalidateRKey,
-		RemoteQPN: wr.RemoteQPN, RemoteQKey: wr.RemoteQKey,
-		Flags: wr.Flags, Op: wr.Opcode,
-		Signaled: q.SigAll || wr.Flags&ib.SendSignaled != 0,
-	}
+	// Field by field: a composite literal is built aside and then copied.
+	w.WRID, w.RemoteAddr, w.CompareAdd, w.Swap = wr.WRID, wr.RemoteAddr, wr.CompareAdd, wr.Swap
+	w.Length, w.SGL, w.Inline = 0, nil, nil
+	w.AH, w.Imm, w.RKey, w.InvKey = wr.AH, wr.ImmData, wr.RKey, wr.InvalidateRKey
+	w.RemoteQPN, w.RemoteQKey, w.Flags, w.Op = wr.RemoteQPN, wr.RemoteQKey, wr.Flags, wr.Opcode
+	w.Signaled = q.SigAll || wr.Flags&ib.SendSignaled != 0
+	w.FirstPSN, w.LastPSN, w.Started, w.Done, w.Status = 0, 0, false, false, 0
 	return w
 }
 

@@ -36,10 +36,24 @@ func TestSQCopiesTheRequest(t *testing.T) {
 	if d := cmp.Diff(want, *w, same); d != "" {
 		t.Fatal(d)
 	}
-	w.FirstPSN, w.LastPSN, w.Started, w.Done, w.Status = 1, 2, true, true, 3
 	q.Pop()
 	if w.AH != nil {
 		t.Error("a popped request keeps its address handle alive")
+	}
+	dirty := reflect.ValueOf(w).Elem() // every field, those that the protocol adds too
+	for i := range dirty.NumField() {
+		switch f := dirty.Field(i); f.Kind() {
+		case reflect.Bool:
+			f.SetBool(true)
+		case reflect.Slice:
+			f.Set(reflect.MakeSlice(f.Type(), 3, 3))
+		case reflect.Interface:
+			f.Set(reflect.ValueOf(ah))
+		case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+			f.SetInt(1)
+		default:
+			f.SetUint(1)
+		}
 	}
 	for range 4 {
 		w = q.Push(&driver.SendWR{WRID: 5})
