@@ -79,6 +79,9 @@ func (n *node) close() {
 	}
 }
 
+// drop forgets the queue pairs made so far: the test destroyed them.
+func (n *node) drop() { n.qps = nil }
+
 // later has f called when the node is closed.
 func (n *node) later(f func() error) { n.rest = append(n.rest, f) }
 

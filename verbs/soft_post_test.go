@@ -272,7 +272,7 @@ func TestCase56_57_LongestMessages(t *testing.T) {
 	if port.MaxMsgSz != 1<<31 {
 		t.Fatalf("max_msg_sz %d", port.MaxMsgSz)
 	}
-	for _, size := range []int{1 << 30, 1<<30 + 4, 1<<31 - 1, 1 << 31} {
+	for _, size := range []int{1<<30 + 4, 1 << 31} {
 		half := size / 2
 		if err := qb.PostRecvOne(&verbs.RecvWR{SGList: []verbs.SGE{dst.SGE(0, half), dst.SGE(half, size-half)}}); err != nil {
 			t.Fatal(err)
@@ -288,8 +288,8 @@ func TestCase56_57_LongestMessages(t *testing.T) {
 		if wc := r.wcs(r.a.cq, 1)[0]; wc.Err() != nil {
 			t.Errorf("%d bytes: %+v", size, wc)
 		}
-		if size == 1<<30 && raceEnabled {
-			break // the others take long
+		if raceEnabled {
+			break // the other takes long
 		}
 	}
 	for _, list := range [][]verbs.SGE{
@@ -303,6 +303,14 @@ func TestCase56_57_LongestMessages(t *testing.T) {
 		}
 	}
 	r.quiet(r.a.cq)
+	// What the device says it takes, the post takes: here by a queue pair that flushes.
+	r.a.to(qa, ib.QPStateErr, qb, r.b.addr)
+	for _, size := range []int{1 << 30, 1<<30 + 4, 1<<31 - 1, 1 << 31} {
+		if err := qa.PostSendOne(&verbs.SendWR{Opcode: ib.WRSend, SGList: []verbs.SGE{src.SGE(0, size)}}); err != nil {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+		r.wcs(r.a.cq, 1)
+	}
 }
 
 func TestListRunsUpToTheBadOne(t *testing.T) {
