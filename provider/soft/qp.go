@@ -197,14 +197,20 @@ func (q *qp) push(wr *driver.SendWR) error {
 	if err := queue.Check(wr, q.Type, &q.limits); err != nil {
 		return err
 	}
+	var own *ah
 	if q.Type == ib.UD {
-		if err := q.ownAH(wr); err != nil {
+		var err error
+		if own, err = q.ownAH(wr.AH); err != nil {
 			return err
 		}
 	}
 	if wr.Flags&ib.SendInline == 0 {
-		if q.SQ.Push(wr) == nil {
+		w := q.SQ.Push(wr)
+		if w == nil {
 			return queue.ErrFull
+		}
+		if own != nil {
+			w.AH = own
 		}
 		return nil
 	}
@@ -216,23 +222,25 @@ func (q *qp) push(wr *driver.SendWR) error {
 			return &queue.WRError{Field: "SGList", Err: syscall.EINVAL, Detail: "not in a region of the protection domain"}
 		}
 	}
-	_, err := q.SQ.PushInline(wr, q.pieces)
+	w, err := q.SQ.PushInline(wr, q.pieces)
 	clear(q.pieces)
+	if err == nil && own != nil {
+		w.AH = own
+	}
 	return err
 }
 
-// ownAH makes wr.AH this provider's own.
-func (q *qp) ownAH(wr *driver.SendWR) error {
-	h := wr.AH
+// ownAH gives the address handle of this provider behind h. The work request
+// keeps the one that it came with: it is the caller's.
+func (q *qp) ownAH(h driver.AH) (*ah, error) {
 	if u, ok := h.(driver.AHUnwrapper); ok {
 		h = u.UnwrapAH()
 	}
 	a, ok := h.(*ah)
 	if !ok || a == nil || a.pd.dev != q.dev {
-		return &queue.WRError{Field: "AH", Err: syscall.EINVAL, Detail: "not an address handle of this device"}
+		return nil, &queue.WRError{Field: "AH", Err: syscall.EINVAL, Detail: "not an address handle of this device"}
 	}
-	wr.AH = a
-	return nil
+	return a, nil
 }
 
 // Destroy implements driver.QP.
