@@ -29,11 +29,6 @@ type packet struct {
 
 func (p *packet) payload() []byte { return bytes.Join(p.pieces, nil) }
 
-func (p *packet) size() int {
-	n := len(p.payload())
-	return len(p.hdr) + n + (-n)&3 + roce.ICRCLen
-}
-
 // newPacket makes a packet with a header of hdrLen bytes, numbered n.
 func newPacket(f *Flow, n, hdrLen int, pieces ...[]byte) *packet {
 	h := bytes.Repeat([]byte{byte(n)}, hdrLen)

@@ -245,7 +245,7 @@ func rounds() int {
 	case raceDetector:
 		return 20_000
 	}
-	return 200_000
+	return 1_000_000
 }
 
 // The application's rule: poll, arm, poll, wait. A completion between the first
