@@ -279,6 +279,22 @@ func TestUCDrainHalfSent(t *testing.T) {
 	r.wantWCs("in RTS", polled(r.a.scq), ended{2, 0})
 }
 
+// A rest that ends while nothing may start leaves no deadline behind.
+func TestUCDrainDuringRest(t *testing.T) {
+	r := newRig(t, ib.UC, 256)
+	r.post(r.a, r.sendTo(1, r.a.sge(0, pacePkts*256)), r.sendTo(2, r.a.sge(0, 8)))
+	r.wantWCs("before the rest", polled(r.a.scq), ended{1, 0})
+	r.a.modify(r, ib.QPStateSQD, 0)
+	r.env.Now = r.a.svc.Deadline()
+	r.a.svc.Timer(&r.env)
+	r.settle()
+	if d := r.a.svc.Deadline(); d != 0 {
+		t.Errorf("deadline %d at %d", d, r.env.Now)
+	}
+	r.a.modify(r, ib.QPStateRTS, 0)
+	r.wantWCs("in RTS", polled(r.a.scq), ended{2, 0})
+}
+
 // ERR flushes everything once; RESET forgets it without completions.
 func TestErrAndReset(t *testing.T) {
 	bothServices(t, func(t *testing.T, r *rig) {

@@ -65,6 +65,7 @@ func (u *UC) Ack(*transport.Env) {}
 // Timer goes on sending after a rest.
 func (u *UC) Timer(e *transport.Env) {
 	if u.resume != 0 && e.Now >= u.resume {
+		u.resume = 0 // whatever Post finds: a deadline that stays in the past would fire for ever
 		u.Post(e)
 	}
 }
