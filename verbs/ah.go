@@ -82,6 +82,9 @@ func (c *Context) initAH(op string, port uint8, wc *WC, grh []byte) (ib.AHAttr, 
 	if err := c.check(op); err != nil {
 		return ib.AHAttr{}, err
 	}
+	if wc == nil {
+		return ib.AHAttr{}, paramErr(op, "wc", "is nil", syscall.EINVAL)
+	}
 	p, err := c.dev.QueryPort(port)
 	if err != nil {
 		return ib.AHAttr{}, opErr(op, err)

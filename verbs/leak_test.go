@@ -1,0 +1,10 @@
+package verbs
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// Every goroutine ends with the device that started it.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
