@@ -155,12 +155,10 @@ func (e *Engine) turnNow() int {
 }
 
 // Sleep blocks until ready reports true, or ctx is done, or the engine is closed
-// (ErrClosed). wake receives a value when somebody else made ready true.
-// It makes progress itself where it can.
+// (ErrClosed). wake receives a value when somebody else made ready true. The
+// caller sees to it that Rouse is called when ctx is done. Sleep makes progress
+// itself where it can.
 func (e *Engine) Sleep(ctx context.Context, ready func() bool, wake <-chan struct{}) error {
-	if done := ctx.Done(); done != nil && e.waiter != nil {
-		defer context.AfterFunc(ctx, e.waiter.Kick)()
-	}
 	for !ready() {
 		if err := ctx.Err(); err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -31,6 +32,12 @@ type cq struct {
 	notify  func()
 	waiters atomic.Int32
 	wake    chan struct{}
+
+	// The context that the last lone waiter came with: its cancellation stays
+	// watched, so that a loop of Waits with one context allocates nothing.
+	ctxMu   sync.Mutex
+	watched <-chan struct{}
+	unwatch func() bool
 }
 
 // CreateCQ implements driver.Device.
@@ -108,10 +115,13 @@ func (c *cq) Wait(ctx context.Context) error {
 		}
 	}
 	if !ready() {
-		c.waiters.Add(1)
+		stop := c.watch(ctx, c.waiters.Add(1) == 1)
 		c.q.Watch(1)
 		err := eng.Sleep(ctx, ready, c.wake)
 		c.q.Watch(-1)
+		if stop != nil {
+			stop()
+		}
 		if c.waiters.Add(-1) > 0 {
 			// The one wake-up may have been meant for another waiter too.
 			c.fired(false)
@@ -123,6 +133,29 @@ func (c *cq) Wait(ctx context.Context) error {
 	if c.dead.Load() {
 		return fmt.Errorf("completion queue was destroyed: %w", shard.ErrClosed)
 	}
+	return nil
+}
+
+// watch makes a sleeper look again when ctx is done. A lone waiter's context is
+// remembered; what is returned for others, if not nil, ends the watch.
+func (c *cq) watch(ctx context.Context, lone bool) (stop func() bool) {
+	done := ctx.Done()
+	if done == nil {
+		return nil
+	}
+	c.ctxMu.Lock()
+	defer c.ctxMu.Unlock()
+	if c.watched == done {
+		return nil
+	}
+	stop = context.AfterFunc(ctx, c.dev.eng.Rouse)
+	if !lone {
+		return stop
+	}
+	if c.unwatch != nil {
+		c.unwatch()
+	}
+	c.watched, c.unwatch = done, stop
 	return nil
 }
 
@@ -143,6 +176,12 @@ func (c *cq) Destroy() error {
 	if !c.dead.Swap(true) {
 		c.dev.cqs.drop()
 		c.fired(false)
+		c.ctxMu.Lock()
+		defer c.ctxMu.Unlock()
+		if c.unwatch != nil {
+			c.unwatch()
+			c.watched, c.unwatch = nil, nil
+		}
 	}
 	return nil
 }

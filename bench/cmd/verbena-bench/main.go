@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"regexp"
@@ -16,16 +17,19 @@ import (
 	"github.com/verbena-rdma/verbena/bench"
 	"github.com/verbena-rdma/verbena/bench/bareloop"
 	"github.com/verbena-rdma/verbena/bench/peers"
+	"github.com/verbena-rdma/verbena/bench/workload"
 )
 
 // workloads are all measurements, in the order of the table: Verbena's, the limit, the peers.
-func workloads() []bench.Workload {
-	return slices.Concat(bareloop.Workloads(), peers.Workloads())
+func workloads(short bool) []bench.Workload {
+	return slices.Concat(workload.Workloads(short), bareloop.Workloads(), peers.Workloads())
 }
 
 // roles are what this program can be started for as a child, whichever package starts it.
 func roles() map[string]bench.Role {
-	return bareloop.Roles()
+	all := bareloop.Roles()
+	maps.Copy(all, workload.Roles())
+	return all
 }
 
 func main() {
@@ -81,7 +85,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			*duration = time.Second
 		}
 	}
-	chosen, err := choose(workloads(), *only)
+	chosen, err := choose(workloads(*short), *only)
 	if err != nil {
 		return err
 	}

@@ -87,7 +87,7 @@ func TestSave(t *testing.T) {
 
 func TestComparisonsNameWhatIsMeasured(t *testing.T) {
 	var workloadNames []string
-	for _, w := range workloads() {
+	for _, w := range workloads(false) {
 		workloadNames = append(workloadNames, strings.Split(w.Name, "/")[0])
 	}
 	for _, c := range comparisons {
@@ -101,7 +101,7 @@ func TestComparisonsNameWhatIsMeasured(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	all := workloads()
+	all := workloads(false)
 	if got, err := choose(all, ""); err != nil || len(got) != len(all) {
 		t.Errorf("an empty expression chose %d of %d, error %v", len(got), len(all), err)
 	}
