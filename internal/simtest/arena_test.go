@@ -15,6 +15,13 @@ type arena struct {
 	mem, shadow []byte
 	free        []span // sorted, not adjacent
 	flux        []*slot
+	log         func(format string, args ...any)
+}
+
+func (s *slot) note(what string, id uint32) {
+	if s.a.log != nil {
+		s.a.log("memory %p: %s %v content %d", s.a, what, s.pieces, id)
+	}
 }
 
 type span struct{ off, n int }
@@ -86,6 +93,7 @@ func (s *slot) release() {
 		panic("slot released too often")
 	}
 	s.settle()
+	s.note("free", 0)
 	a := s.a
 	i := 0
 	for i < len(a.free) && a.free[i].off < s.off {
@@ -109,6 +117,7 @@ func (s *slot) unsettle() {
 	if s.fluxAt == 0 {
 		s.a.flux = append(s.a.flux, s)
 		s.fluxAt = len(s.a.flux)
+		s.note("unsettle", 0)
 	}
 }
 
@@ -117,6 +126,7 @@ func (s *slot) settle() {
 	if s.fluxAt == 0 {
 		return
 	}
+	s.note("settle", 0)
 	s.sync()
 	last := len(s.a.flux) - 1
 	s.a.flux[s.fluxAt-1] = s.a.flux[last]
@@ -134,6 +144,7 @@ func (s *slot) sync() {
 // fill writes the content named by id.
 func (s *slot) fill(id uint32) {
 	s.old = id
+	s.note("fill", id)
 	for pos, i := 0, 0; i < len(s.pieces); i++ {
 		p := s.pieces[i]
 		content(s.a.mem[p.off:p.off+p.n], id, pos)

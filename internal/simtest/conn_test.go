@@ -102,6 +102,10 @@ func (s *sim) revive(c *conn) {
 	for _, q := range s.ends(c) {
 		s.kill(q, s.rng.IntN(3))
 	}
+	if c.a.typ == ib.UC {
+		s.step(3_000_000) // late packets of this incarnation would count in the next
+	}
+	s.poll()
 	s.settleConn(c)
 	if s.chance(0.5) {
 		s.net.RunFor(int64(s.between(0, 500_000)))

@@ -411,6 +411,11 @@ func (s *sim) spoilRemote(o *op, wr *driver.SendWR) {
 			wr.RKey = m.remRO.RKey()
 		}
 	case 4:
+		// A target that an earlier WRITE has too is written after the end.
+		if o.rem.refs > 1 {
+			wr.RKey = 0xDEAD
+			return
+		}
 		o.fault = faultVictim
 		if !s.makeVictim(o, m, o.rem, ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead) {
 			o.fault = faultNone

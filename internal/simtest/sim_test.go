@@ -241,6 +241,7 @@ func (s *sim) act() {
 
 func (s *sim) reviveDgram(q *qp) {
 	s.kill(q, s.rng.IntN(3))
+	s.poll()
 	if q.dq == nil {
 		s.createQP(q)
 	} else {
@@ -286,7 +287,13 @@ func (s *sim) drain() {
 			}
 		}
 	}
-	s.step(400_000_000) // partitions end, victims are gone
+	for range 80 { // partitions end, victims are gone
+		s.step(5_000_000)
+		s.poll()
+		for _, q := range s.live() {
+			s.postRecvs(q)
+		}
+	}
 	for _, a := range s.nodes {
 		for _, b := range s.nodes {
 			for _, x := range a.addrs {

@@ -187,6 +187,10 @@ func (s *sim) chooseProfile() {
 func (s *sim) addNode(i int, a *arena) {
 	n := &node{id: i, arena: a, ahs: map[[2]netip.Addr]driver.AH{}}
 	a.reset()
+	a.log = nil
+	if s.log != nil {
+		a.log = s.note
+	}
 	if s.prof.family != 6 {
 		n.addrs = append(n.addrs, netip.AddrFrom4([4]byte{10, 0, byte(i), 1}))
 	}
@@ -253,7 +257,7 @@ func (s *sim) addNode(i int, a *arena) {
 		r.cap = int(attr.MaxWR)
 		n.srqs = append(n.srqs, r)
 	}
-	s.note("node %d: memory from %#x", n.id, n.va(0))
+	s.note("node %d: memory %p from %#x", n.id, n.arena, n.va(0))
 	n.dev.Events(func(e ib.EventType) { s.failf("device event %v", e) })
 	s.nodes = append(s.nodes, n)
 }
