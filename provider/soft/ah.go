@@ -17,7 +17,6 @@ import (
 type ah struct {
 	pd   *pd
 	flow *pkt.Flow
-	attr ib.AHAttr
 	dead atomic.Bool
 }
 
@@ -38,7 +37,12 @@ func (d *Device) CreateAH(p driver.PD, attr *ib.AHAttr) (driver.AH, error) {
 		d.ahs.drop()
 		return nil, fmt.Errorf("protection domain is deallocated: %w", syscall.EINVAL)
 	}
-	return &ah{pd: dom, flow: flow, attr: *attr}, nil
+	if d.cfg.Port.Caps().NeedsProbe && !flow.Is6() && !onHost(flow) {
+		// Datagrams are not acknowledged: nothing tells whether segmentation works
+		// on the way.
+		flow.MaxSegs = 1
+	}
+	return &ah{pd: dom, flow: flow}, nil
 }
 
 // Flow gives the prepared flow to the datagram service; nil once destroyed.
@@ -122,3 +126,6 @@ func (d *Device) flow(a *ib.AHAttr, key uint32) (*pkt.Flow, error) {
 	}
 	return f, nil
 }
+
+// onHost tells that a flow's packets do not leave the host.
+func onHost(f *pkt.Flow) bool { return f.Src() == f.Dst() || f.Dst().IsLoopback() }

@@ -133,7 +133,7 @@ func (q *qp) apply(from, to ib.QPState, a *ib.QPAttr, mask ib.QPAttrMask, flow *
 				q.Dest.Leave(&q.QP)
 			}
 			q.Flow = flow
-			q.Dest = q.sh.Dest(flow.Dst(), flow.Src() == flow.Dst() || flow.Dst().IsLoopback())
+			q.Dest = q.sh.Dest(flow.Dst(), onHost(flow))
 			flow.MaxSegs = q.Dest.GSO.MaxSegs()
 		}
 	}

@@ -192,55 +192,54 @@ func (q *qp) PostSend(wrs []driver.SendWR) (n int, err error) {
 	return n, err
 }
 
-// push puts one work request into the send queue.
+// push puts one work request into the send queue. The caller's is not changed.
 func (q *qp) push(wr *driver.SendWR) error {
 	if err := queue.Check(wr, q.Type, &q.limits); err != nil {
 		return err
 	}
-	var own *ah
+	var to *ah
 	if q.Type == ib.UD {
-		var err error
-		if own, err = q.ownAH(wr.AH); err != nil {
-			return err
+		if to = q.dev.ahOf(wr.AH); to == nil {
+			return &queue.WRError{Field: "AH", Err: syscall.EINVAL, Detail: "not an address handle of this device"}
 		}
 	}
+	w, err := q.enqueue(wr)
+	if err == nil && to != nil {
+		w.AH = to
+	}
+	return err
+}
+
+func (q *qp) enqueue(wr *driver.SendWR) (*queue.WQE, error) {
 	if wr.Flags&ib.SendInline == 0 {
-		w := q.SQ.Push(wr)
-		if w == nil {
-			return queue.ErrFull
+		if w := q.SQ.Push(wr); w != nil {
+			return w, nil
 		}
-		if own != nil {
-			w.AH = own
-		}
-		return nil
+		return nil, queue.ErrFull
 	}
 	q.pieces = q.pieces[:0]
 	for i := range wr.SGList {
 		s := &wr.SGList[i]
 		var ok bool
 		if q.pieces, ok = q.dev.table.Local(q.PD, s.LKey, s.Addr, uint64(s.Length), false, q.pieces); !ok {
-			return &queue.WRError{Field: "SGList", Err: syscall.EINVAL, Detail: "not in a region of the protection domain"}
+			return nil, &queue.WRError{Field: "SGList", Err: syscall.EINVAL, Detail: "not in a region of the protection domain"}
 		}
 	}
 	w, err := q.SQ.PushInline(wr, q.pieces)
 	clear(q.pieces)
-	if err == nil && own != nil {
-		w.AH = own
-	}
-	return err
+	return w, err
 }
 
-// ownAH gives the address handle of this provider behind h. The work request
-// keeps the one that it came with: it is the caller's.
-func (q *qp) ownAH(h driver.AH) (*ah, error) {
+// ahOf finds this provider's own address handle in what a work request has; nil
+// if it is none of this device.
+func (d *Device) ahOf(h driver.AH) *ah {
 	if u, ok := h.(driver.AHUnwrapper); ok {
 		h = u.UnwrapAH()
 	}
-	a, ok := h.(*ah)
-	if !ok || a == nil || a.pd.dev != q.dev {
-		return nil, &queue.WRError{Field: "AH", Err: syscall.EINVAL, Detail: "not an address handle of this device"}
+	if a, ok := h.(*ah); ok && a != nil && a.pd.dev == d {
+		return a
 	}
-	return a, nil
+	return nil
 }
 
 // Destroy implements driver.QP.
