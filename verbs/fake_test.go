@@ -37,7 +37,6 @@ func (p *fakeProvider) Open(_ context.Context, name string) (driver.Device, erro
 
 // fakeDevice keeps objects and completes what is posted at once.
 type fakeDevice struct {
-	mu     sync.Mutex
 	fail   error // what every create call gives
 	sink   driver.EventSink
 	gids   map[int]ib.GID
