@@ -7,10 +7,12 @@
 // a deadline; nothing here blocks, reads a clock or touches a socket.
 //
 //	qp.go         the service: dispatch, states, deadlines, errors
-//	requester.go  work requests to packets, windows, fences, depth of READs
+//	requester.go  work requests to packets, fences, depth of READs
+//	window.go     what may be under way
 //	completer.go  ACKs, NAKs, READ and atomic responses to completions
 //	retry.go      ACK timeout, RNR wait, go-back-N
 //	responder.go  a request's way through the checks to its execution
+//	verdict.go    what the checks find, and the NAK, status and event it leads to
 //	resources.go  saved READs and atomics, and their replay
 //	respread.go   the responses to READs and atomics, in order, in turns
 //	ack.go        ACKs and NAKs

@@ -54,17 +54,21 @@ func (q *QP) Modified(e *transport.Env, from ib.QPState, mask ib.QPAttrMask) {
 		if from == ib.QPStateInit {
 			q.rsp.start()
 		}
-	case ib.QPStateRTS:
-		if mask&ib.QPAttrMaxDestRDAtomic != 0 && from != ib.QPStateRTR {
-			q.rsp.resize()
-		}
+	case ib.QPStateRTS, ib.QPStateSQD:
 		if from == ib.QPStateRTR {
 			q.req.start(psn.PSN(b.Attr.SQPSN & psn.Mask))
 		}
+		if mask&ib.QPAttrMaxDestRDAtomic != 0 {
+			q.rsp.resize()
+		}
+		q.req.rehome(e)
 		q.req.reload()
 		q.req.send(e)
-	case ib.QPStateSQD:
-		q.req.drain(e)
+		if b.State == ib.QPStateSQD {
+			q.req.drain(e)
+		} else {
+			q.req.drained = false
+		}
 	}
 }
 

@@ -150,7 +150,9 @@ func TestNAKWaitsBehindReadResponse(t *testing.T) {
 			want = "62@100"
 		}
 		w.a.post(wr)
+		w.b.inject(roce.OpRCWriteOnly, o.psn+101, true, nil, reth(0, 0, 0))
 		w.wire[0].deliver()
+		w.wire[1].deliver() // nothing is said about what comes behind
 		w.wire = nil
 		w.run(w.now + 1)
 		last := w.log[len(w.log)-1]
@@ -238,6 +240,9 @@ func TestReplayGivesWay(t *testing.T) {
 	w.wire = nil
 	w.want("replay under way", w.b.qp.rsp.fifoLen, 1)
 	w.a.post(w.a.read(2, 0, 0, 100))
+	w.wire[0].deliver()
+	w.wire = nil
+	w.want("given up", w.b.qp.rsp.fifoLen, 0)
 	w.run(0)
 	w.want("completions", wcs(w.a.scq), "2:success")
 	w.want("state", w.b.q.State, ib.QPStateRTS)
@@ -299,4 +304,34 @@ func TestResetForgets(t *testing.T) {
 	w.want("A", wcs(w.a.scq), "3:success")
 	w.want("B", wcs(w.b.scq), "4:success")
 	w.idle()
+}
+
+// Another number of resources in SQD keeps the newest entries.
+func TestResizeKeepsNewest(t *testing.T) {
+	for _, n := range []uint8{0, 1, 2, 3, 9} {
+		o := defaults()
+		o.rd = 3
+		w := newWorld(t, o)
+		for i := range 5 {
+			w.a.post(w.a.atomicWR(uint64(i), ib.WRAtomicFetchAndAdd, 0, 0, 1, 0))
+			w.run(0)
+		}
+		w.b.to(ib.QPStateSQD)
+		w.b.q.Attr.MaxDestRDAtomic = n
+		w.b.qp.Modified(&w.b.env, ib.QPStateSQD, ib.QPAttrMaxDestRDAtomic)
+		w.log = nil
+		for i := range uint32(5) {
+			w.b.inject(roce.OpRCFetchAdd, o.psn+i, true, nil, func(h []byte, i *roce.OpInfo) {
+				roce.AtomicETH(h[i.AtomicETH:]).Put(w.b.mr.Addr(), uint32(w.b.mr.RKey()), 1, 0)
+			})
+		}
+		w.run(0)
+		w.want("answered", len(w.log), min(n, 3))
+		w.want("executed", w.b.buf[0], 5)
+		if n > 0 {
+			w.a.post(w.a.read(9, 0, 0, 8))
+			w.run(0)
+			w.want("resources", len(w.b.qp.rsp.res), n)
+		}
+	}
 }

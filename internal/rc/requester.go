@@ -29,8 +29,9 @@ type requester struct {
 	stuck  bool             // WQE cur cannot be sent: it ends with its Status once it is the oldest
 
 	reads    int // READ requests and atomics under way
-	outBytes int // what this queue pair has under way in Dest
+	outBytes int // what this queue pair has under way in dest
 	outPkts  int
+	dest     *transport.Dest
 
 	asked   psn.PSN // newest PSN with AckReq
 	asking  bool    // it is not acknowledged
@@ -67,7 +68,7 @@ func atomic(op ib.WROpcode) bool {
 // start begins at a PSN, with an empty send queue.
 func (r *requester) start(first psn.PSN) {
 	r.una, r.next, r.end = first, first, first
-	r.drained = false
+	r.dest = r.b.Dest
 	r.seek()
 }
 
@@ -77,6 +78,22 @@ func (r *requester) stop(e *transport.Env) {
 	r.una, r.next = r.end, r.end
 	r.rnrAt, r.gapped, r.stuck, r.asking = 0, false, false, false
 	r.reads = 0
+}
+
+// rehome moves what is under way to the window of another destination: the
+// address was changed in the state SQD.
+func (r *requester) rehome(e *transport.Env) {
+	if r.dest == r.b.Dest {
+		return
+	}
+	if r.outPkts > 0 {
+		r.dest.Forget(e, r.outBytes, r.outPkts)
+		r.b.Dest.Sent(r.outBytes)
+		for range r.outPkts - 1 {
+			r.b.Dest.Sent(0)
+		}
+	}
+	r.dest = r.b.Dest
 }
 
 // idle reports whether no message that has started is unfinished.
@@ -201,20 +218,6 @@ func (r *requester) settle(e *transport.Env) {
 	}
 }
 
-// room reports whether a packet of n bytes (with its responses) may leave. If
-// not, Dest calls back. A message of which nothing under way asks for an ACK
-// may go one packet too far: that packet will ask.
-func (r *requester) room(n int) bool {
-	if psn.Diff(r.next, r.una) >= maxUnacked {
-		return false
-	}
-	if !r.b.Dest.Room(n) && (r.outPkts == 0 || r.asking) {
-		r.b.Dest.Wait(r.b)
-		return false
-	}
-	return true
-}
-
 // sendData sends one packet of a SEND or WRITE.
 func (r *requester) sendData(e *transport.Env, w *queue.WQE) bool {
 	b := r.b
@@ -336,12 +339,6 @@ func (r *requester) sendAtomic(e *transport.Env, w *queue.WQE) bool {
 	return true
 }
 
-// askNow decides about AckReq inside a message: when the window is half full,
-// or nothing has asked for long, and no earlier packet waits for its ACK.
-func (r *requester) askNow(n int) bool {
-	return !r.asking && (r.unasked >= askEvery || r.b.Dest.HalfFull() || !r.b.Dest.Room(n))
-}
-
 // sent accounts for a packet of n bytes whose PSNs end before stop.
 func (r *requester) sent(e *transport.Env, n int, stop psn.PSN, ask bool) {
 	if r.next.Before(r.end) {
@@ -372,33 +369,3 @@ func span(w *queue.WQE) uint32 { return uint32((w.LastPSN-w.FirstPSN)&psn.Mask) 
 
 // chunk is the number of PSNs of a full READ request packet.
 func (r *requester) chunk() uint32 { return uint32(readChunk / r.b.MTU) }
-
-// cost is what the packets i to j-1 of a message count in the window: bytes of
-// UDP payload and datagrams. A READ counts its responses, as one datagram for
-// each request.
-func (r *requester) cost(w *queue.WQE, i, j uint32) (bytes, pkts int) {
-	if atomic(w.Op) {
-		return roce.BTHLen + roce.AtomicETHLen + roce.ICRCLen, 1
-	}
-	n := span(w)
-	count := int(j - i)
-	bytes = count * (r.b.MTU + roce.BTHLen + roce.ICRCLen)
-	if j == n {
-		bytes = int((w.Length+3)&^3) - int(i)*r.b.MTU + count*(roce.BTHLen+roce.ICRCLen)
-	}
-	if w.Op == ib.WRRDMARead {
-		c := r.chunk()
-		pkts = int(j/c - i/c)
-		if j == n && n%c != 0 {
-			pkts++
-		}
-		return bytes + count*roce.AETHLen, pkts
-	}
-	if i == 0 && (w.Op == ib.WRRDMAWrite || w.Op == ib.WRRDMAWriteWithImm) {
-		bytes += roce.RETHLen
-	}
-	if j == n && (w.Op == ib.WRRDMAWriteWithImm || w.Op == ib.WRSendWithImm || w.Op == ib.WRSendWithInv) {
-		bytes += roce.ImmDtLen
-	}
-	return bytes, count
-}

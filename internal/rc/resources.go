@@ -35,14 +35,26 @@ type resource struct {
 	bytes           uint32
 }
 
-// resize makes the resources that the attributes ask for, empty.
+// resize makes as many resources as the attributes ask for and keeps the newest
+// of those that there are. Answers that are on their way are given up; the peer
+// asks again and gets them from what was kept.
 func (r *responder) resize() {
-	n := int(r.b.Attr.MaxDestRDAtomic)
-	if n == len(r.res) && r.fifoLen > 0 {
+	n, old := int(r.b.Attr.MaxDestRDAtomic), r.res
+	if n == len(old) {
 		return
 	}
 	r.res, r.fifo = make([]resource, n), make([]uint8, n)
-	r.slot, r.fifoHead, r.fifoLen = 0, 0, 0
+	keep := min(n, len(old))
+	for k := range keep {
+		s := &r.res[k]
+		*s = old[(int(r.slot)+len(old)-keep+k)%len(old)]
+		s.queued, s.again = false, false
+	}
+	r.slot = 0
+	if keep < n {
+		r.slot = uint8(keep)
+	}
+	r.fifoHead, r.fifoLen = 0, 0
 }
 
 // slotFree reports whether the next entry may be used. It may not while its own

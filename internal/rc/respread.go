@@ -15,6 +15,7 @@ func (r *responder) stream(e *transport.Env) {
 	if r.fifoLen == 0 {
 		return
 	}
+	r.b.Flow.MaxSegs = r.b.Dest.GSO.MaxSegs()
 	budget := streamBudget
 	for r.fifoLen > 0 {
 		s := &r.res[r.fifo[r.fifoHead]]

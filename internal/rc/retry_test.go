@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/transport"
 	"github.com/verbena-rdma/verbena/internal/wire/roce"
 )
 
@@ -461,4 +462,68 @@ func TestSharedReceiveQueue(t *testing.T) {
 	w.want("events", w.b.events, []ib.EventType{ib.EventQPLastWQEReached})
 	w.want("left for others", w.b.q.RQ.Len(), 1)
 	w.want("sends", wcs(w.a.scq), "1:success 2:success 3:remote invalid request error")
+}
+
+// An ACK that comes during an RNR wait ends it when it is for that packet.
+func TestAckDuringRNRWait(t *testing.T) {
+	o := defaults()
+	w := newWorld(t, o)
+	w.b.recv(1, w.b.sge(0, 8))
+	w.hook = func(s *seen, _ *roce.Packet) fate {
+		if s.from == w.b {
+			return hold
+		}
+		return pass
+	}
+	w.a.post(w.a.sendWR(1, 0, 8))
+	w.run(w.now + 1)
+	w.a.inject(roce.OpRCAcknowledge, o.psn, false, nil, aeth(roce.RNRNAK(31)))
+	w.run(w.now + 1)
+	w.want("waits", w.a.qp.Deadline(), w.now-1+491_520_000)
+	w.release()
+	w.hook = nil
+	w.run(w.now + 1)
+	w.want("completion", wcs(w.a.scq), "1:success")
+	w.want("deadline", w.a.qp.Deadline(), 0)
+	w.a.post(w.a.write(2, 0, 0, 8))
+	w.run(w.now + 1)
+	w.want("goes on", wcs(w.a.scq), "2:success")
+	w.idle()
+}
+
+// The address changes while something is under way.
+func TestNewDestination(t *testing.T) {
+	w := newWorld(t, defaults())
+	w.a.post(w.a.write(1, 0, 0, 5000))
+	w.a.to(ib.QPStateSQD)
+	old := w.a.q.Dest
+	w.a.q.Dest = transport.NewDest(old.Addr, transport.GSOOn)
+	w.a.qp.Modified(&w.a.env, ib.QPStateSQD, ib.QPAttrAV)
+	w.want("old one is idle", old.Idle(), true)
+	w.want("new one is not", w.a.q.Dest.Idle(), false)
+	w.run(0)
+	w.want("completion", wcs(w.a.scq), "1:success")
+	w.idle()
+}
+
+// A message of which nothing asks for an ACK gets one packet through a closed
+// window, which asks: without a timer nothing else would open it.
+func TestAsksThroughClosedWindow(t *testing.T) {
+	o := defaults()
+	o.timeout = 0
+	w := newWorld(t, o)
+	w.a.q.Dest.Sent(110 << 10) // somebody else's
+	w.a.post(w.a.write(1, 0, 0, 40_000))
+	sent := len(w.log)
+	w.want("one packet asks", w.count(func(s *seen) bool { return s.ask }), 1)
+	w.a.kick()
+	w.want("closed", len(w.log), sent)
+	w.a.qp.req.asking = false // as if the window had closed before a packet asked
+	w.a.kick()
+	w.want("one more", len(w.log), sent+1)
+	w.want("it asks", w.log[sent].ask, true)
+	w.run(0)
+	w.want("completion", wcs(w.a.scq), "1:success")
+	w.a.q.Dest.Forget(&w.a.env, 110<<10, 1)
+	w.idle()
 }
