@@ -3,6 +3,7 @@ package shard
 import (
 	"errors"
 	"math"
+	"net"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -152,4 +153,4 @@ var ErrClosed error = closedError{}
 type closedError struct{}
 
 func (closedError) Error() string        { return "device is closed" }
-func (closedError) Is(target error) bool { return target == syscall.EIO }
+func (closedError) Is(target error) bool { return target == syscall.EIO || target == net.ErrClosed }

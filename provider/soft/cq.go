@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/queue"
 	"github.com/verbena-rdma/verbena/internal/shard"
 	"github.com/verbena-rdma/verbena/verbs/driver"
@@ -50,6 +51,7 @@ func (d *Device) CreateCQ(cqe int, notify func()) (driver.CQ, error) {
 	}
 	c := &cq{dev: d, q: queue.NewCQ(cqe), notify: notify, wake: make(chan struct{}, 1)}
 	c.q.SetNotify(c.fired)
+	c.Events(nil)
 	return c, nil
 }
 
@@ -166,7 +168,17 @@ func (c *cq) Resize(cqe int) error { return c.q.Resize(cqe, maxCQE) }
 func (c *cq) CQE() int { return c.q.Cap() }
 
 // Events implements driver.CQ.
-func (c *cq) Events(s driver.EventSink) { c.q.SetEventSink(s) }
+func (c *cq) Events(s driver.EventSink) {
+	c.q.SetEventSink(func(t ib.EventType) {
+		// Once in the life of a queue: what the application sees is completions
+		// that never come.
+		c.dev.log.Error("completion queue overran, completions are lost: make it as large as all work that can be under way",
+			"device", c.dev.cfg.Name, "cqe", c.q.Cap(), "event", t)
+		if s != nil {
+			s(t)
+		}
+	})
+}
 
 // Destroy implements driver.CQ.
 func (c *cq) Destroy() error {

@@ -126,6 +126,9 @@ func (q *qp) apply(from, to ib.QPState, a *ib.QPAttr, mask ib.QPAttrMask, flow *
 		return fmt.Errorf("queue pair went to %v meanwhile: %w", q.State, syscall.EINVAL)
 	}
 	from = q.State
+	if to == ib.QPStateErr || to == ib.QPStateReset {
+		q.Service.Ack(e) // of what was received before
+	}
 	q.store(a, mask)
 	if flow != nil {
 		if q.Type != ib.UD {

@@ -252,6 +252,9 @@ func (q *qp) Destroy() error {
 		return nil
 	}
 	q.dead = true
+	// What arrived is the application's already: the peer must not learn the
+	// opposite because an ACK waited for company.
+	q.Service.Ack(e)
 	from := q.State
 	q.State = ib.QPStateReset
 	q.Service.Modified(e, from, ib.QPAttrState)
