@@ -29,9 +29,9 @@ const (
 		ib.AccessMWBind | ib.AccessFlushGlobal | ib.AccessFlushPersistent
 
 	// Device capability flags (enum ibv_device_cap_flags).
-	capChangePhyPort  = 1 << 3
-	capUDAVPort       = 1 << 4
-	capCurQPState     = 1 << 6
+	capChangePhyPort  = 1 << 5
+	capUDAVPort       = 1 << 6
+	capCurQPState     = 1 << 7
 	capSysImageGUID   = 1 << 11
 	capRCRNRNAKGen    = 1 << 12
 	capSRQResize      = 1 << 13
