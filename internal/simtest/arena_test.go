@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"testing"
 )
 
 // arenaSize is the registered memory of a node.
@@ -14,6 +15,7 @@ const arenaSize = 1 << 20
 type arena struct {
 	mem, shadow []byte
 	free        []span // sorted, not adjacent
+	left        int    // bytes in free
 	flux        []*slot
 	log         func(format string, args ...any)
 }
@@ -46,14 +48,26 @@ func (a *arena) reset() {
 	}
 	copy(a.shadow, a.mem)
 	a.free = append(a.free[:0], span{64, arenaSize - 128})
+	a.left = arenaSize - 128
 	a.flux = a.flux[:0]
 }
+
+// recvReserve is kept free for receives, so that messages always end.
+const recvReserve = arenaSize / 4
 
 // guard bytes lie behind each slot: nobody may touch them.
 const guard = 24
 
 // alloc gives a slot whose payload of n bytes is cut into pieces; nil: no room.
 func (a *arena) alloc(n, pieces int) *slot {
+	if a.left < n+recvReserve {
+		return nil
+	}
+	return a.allocRecv(n, pieces)
+}
+
+// allocRecv may use the reserve.
+func (a *arena) allocRecv(n, pieces int) *slot {
 	const gap = 8
 	need := (n+(pieces-1)*gap+7)&^7 + guard
 	for i := range a.free {
@@ -62,6 +76,7 @@ func (a *arena) alloc(n, pieces int) *slot {
 			continue
 		}
 		s := &slot{a: a, span: span{f.off, need}, refs: 1}
+		a.left -= need
 		f.off += need
 		f.n -= need
 		if f.n == 0 {
@@ -95,6 +110,7 @@ func (s *slot) release() {
 	s.settle()
 	s.note("free", 0)
 	a := s.a
+	a.left += s.n
 	i := 0
 	for i < len(a.free) && a.free[i].off < s.off {
 		i++
@@ -247,20 +263,50 @@ func (a *arena) check() error {
 // id and goes on at random.
 func content(b []byte, id uint32, pos int) {
 	var w [8]byte
-	for i := 0; i < len(b); {
-		word, skip := (pos+i)/8, (pos+i)%8
-		x := (uint64(id)<<32 | uint64(word)) * 0x9E3779B97F4A7C15
-		x = (x ^ x>>29) * 0xBF58476D1CE4E5B9
-		x ^= x >> 32
-		if word == 0 {
-			x = x<<32 | uint64(id)
+	if skip := pos % 8; skip != 0 {
+		binary.LittleEndian.PutUint64(w[:], contentWord(id, pos/8))
+		n := copy(b, w[skip:])
+		b, pos = b[n:], pos+n
+	}
+	if len(b) >= 8 && pos == 0 {
+		binary.LittleEndian.PutUint64(b, contentWord(id, 0))
+		b, pos = b[8:], 8
+	}
+	x := uint64(id)*0x9E3779B97F4A7C15 + uint64(pos/8)*0xBF58476D1CE4E5B9
+	for len(b) >= 8 {
+		binary.LittleEndian.PutUint64(b, x^x>>29)
+		x += 0xBF58476D1CE4E5B9
+		b, pos = b[8:], pos+8
+	}
+	if len(b) > 0 {
+		binary.LittleEndian.PutUint64(w[:], contentWord(id, pos/8))
+		copy(b, w[:])
+	}
+}
+
+func contentWord(id uint32, i int) uint64 {
+	x := uint64(id)*0x9E3779B97F4A7C15 + uint64(i)*0xBF58476D1CE4E5B9
+	x ^= x >> 29
+	if i == 0 {
+		x = x<<32 | uint64(id)
+	}
+	return x
+}
+
+// TestContent checks that every cut of a content is the same content.
+func TestContent(t *testing.T) {
+	whole := make([]byte, 77)
+	content(whole, 99, 0)
+	for from := range whole {
+		for to := from; to <= len(whole); to++ {
+			part := make([]byte, to-from)
+			content(part, 99, from)
+			if !bytes.Equal(part, whole[from:to]) {
+				t.Fatalf("bytes %d to %d: %x, want %x", from, to, part, whole[from:to])
+			}
 		}
-		if skip == 0 && len(b)-i >= 8 {
-			binary.LittleEndian.PutUint64(b[i:], x)
-			i += 8
-			continue
-		}
-		binary.LittleEndian.PutUint64(w[:], x)
-		i += copy(b[i:], w[skip:])
+	}
+	if binary.LittleEndian.Uint32(whole) != 99 {
+		t.Error("the id is not at the beginning")
 	}
 }

@@ -20,7 +20,7 @@ type completion struct {
 // what a send's success promises about the far end must be seen then.
 func (s *sim) poll() {
 	var buf [64]driver.WC
-	var all []completion
+	all := s.wcs[:0]
 	for _, n := range s.nodes {
 		for _, c := range n.cqs {
 			c.sawSolic = false
@@ -45,6 +45,7 @@ func (s *sim) poll() {
 			}
 		}
 	}
+	s.wcs = all
 	for _, c := range all {
 		if c.Status != ib.WCSuccess {
 			s.fails(c.q, c.Status)

@@ -297,7 +297,7 @@ func (s *sim) postRecvs(q *qp) {
 		return
 	}
 	// A share of the memory is enough.
-	n := s.between(1, min(room, 16, 1+max(0, 64<<10/max(q.recvLen, 64)-len(q.recvq))))
+	n := s.between(1, min(room, 16, 1+max(0, 16<<10/max(q.recvLen, 64)-len(q.recvq))))
 	var wrs []driver.RecvWR
 	var rs []*recv
 	for range n {
@@ -323,7 +323,7 @@ func (s *sim) postRecvs(q *qp) {
 }
 
 func (s *sim) postSRQ(r *srq) {
-	for range min(s.between(1, 16), 1+max(0, 64<<10/r.size-(r.posted-r.lost))) {
+	for range min(s.between(1, 16), 1+max(0, 32<<10/r.size-(r.posted-r.lost))) {
 		rv := s.newRecv(r.node, r.size)
 		if rv == nil {
 			return
@@ -350,7 +350,7 @@ func (s *sim) postSRQ(r *srq) {
 }
 
 func (s *sim) newRecv(n *node, size int) *recv {
-	slot := n.arena.alloc(size, s.between(1, 4))
+	slot := n.arena.allocRecv(size, s.between(1, 4))
 	if slot == nil {
 		return nil
 	}

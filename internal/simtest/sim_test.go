@@ -182,7 +182,7 @@ func (s *sim) work() {
 		if s.chance(0.5) {
 			s.poll()
 		}
-		if s.stats.actions%64 == 0 {
+		if s.stats.actions%256 == 0 {
 			s.checkMemory()
 		}
 	}

@@ -30,12 +30,13 @@ type sim struct {
 	conns  []*conn
 	dgrams []*qp // UD
 	qps    map[qpKey]*qp
-	ops    []*op   // by WR id
-	recvs  []*recv // by WR id
-	byID   []*op   // by content id: the message that carries it
-	netBad bool    // the network may have caused RETRY_EXC
-	dups   bool    // the network may duplicate
-	late   bool    // the network may reorder
+	ops    []*op        // by WR id
+	recvs  []*recv      // by WR id
+	byID   []*op        // by content id: the message that carries it
+	wcs    []completion // of the poll at hand
+	netBad bool         // the network may have caused RETRY_EXC
+	dups   bool         // the network may duplicate
+	late   bool         // the network may reorder
 	trace  *trace
 	log    func(format string, args ...any) // nil: quiet
 	stats  struct{ posted, success, failed, flushed, received, revived, actions int }
@@ -238,7 +239,7 @@ func (s *sim) addNode(i int, a *arena) {
 	n.foreign = reg(n.pd2, ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead|ib.AccessRemoteAtomic)
 	for range s.between(1, 3) {
 		c := &cq{node: n}
-		c.dq, err = n.dev.CreateCQ(20000, func() { c.fired++ })
+		c.dq, err = n.dev.CreateCQ(5000, func() { c.fired++ })
 		s.must("CQ", err)
 		c.dq.Events(func(e ib.EventType) { s.failf("CQ event %v", e) })
 		n.cqs = append(n.cqs, c)
