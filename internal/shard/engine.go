@@ -40,6 +40,7 @@ type Engine struct {
 	rx        pkt.Rx
 	peers     peers
 	last      int64 // time of the last turn
+	pushed    int64 // the deadline that unstarve pushed last
 	skew      atomic.Int64
 	rxStats   transport.Stats // drops before a shard is known
 	pkt       transport.Packet
@@ -75,7 +76,7 @@ func (e *Engine) ShardFor(n ib.QPN) *Shard { return e.shards[int(n)%len(e.shards
 // Add makes the queue pair reachable under its number.
 func (e *Engine) Add(q *transport.QP, s *Shard) error {
 	q.Timer.Owner = q
-	if !e.qps.add(&member{q, s}) {
+	if !e.qps.add(&member{qp: q, sh: s}) {
 		return ErrNumberInUse
 	}
 	return nil
@@ -84,10 +85,14 @@ func (e *Engine) Add(q *transport.QP, s *Shard) error {
 // Remove makes it unreachable and forgets it. When it returns no step for it
 // is running or will run.
 func (e *Engine) Remove(q *transport.QP, s *Shard) {
-	e.qps.remove(q.Num)
-	s.Lock()
+	m := e.qps.remove(q.Num)
+	s.mu.Lock()
+	if m != nil {
+		m.gone = true
+	}
 	s.Drop(q)
-	s.Unlock(nil)
+	s.publish()
+	s.mu.Unlock()
 }
 
 // Quiesce returns when every step that was running when it was called has

@@ -28,8 +28,9 @@ const (
 
 // progress is the part of an Engine that decides who reads the socket.
 type progress struct {
-	// role is held by whoever may block in the port's Wait.
-	role     sync.Mutex
+	// role is full while somebody may block in the port's Wait. A channel, since
+	// who waits for it must still see a completion, a cancellation and Close.
+	role     chan struct{}
 	byThread atomic.Bool  // the background thread holds the role
 	wanted   atomic.Int32 // waiters that want the role from the thread
 	sleepers atomic.Int32 // waiters asleep without the role
@@ -46,6 +47,7 @@ type progress struct {
 }
 
 func (p *progress) init() {
+	p.role = make(chan struct{}, 1)
 	p.stop = make(chan struct{})
 	p.nudge = make(chan struct{}, 1)
 }
@@ -82,7 +84,15 @@ func (e *Engine) Poll() int {
 	if !e.rxMu.TryLock() {
 		return 0
 	}
-	return e.finish(e.turn(now - e.skew.Load()))
+	n := e.finish(e.turn(now - e.skew.Load()))
+	if e.sleepUntil.Load() != 0 {
+		// Who blocks has not seen the datagrams that were read here, and the
+		// application need not poll again: its timers are the sleeper's.
+		if d := e.nextDeadline(); d != math.MaxInt64 {
+			e.wakeFor(d)
+		}
+	}
+	return n
 }
 
 // Turn makes progress and returns the time at which the next turn is needed, 0
@@ -166,14 +176,7 @@ func (e *Engine) Sleep(ctx context.Context, ready func() bool, wake <-chan struc
 		if e.closed.Load() {
 			return ErrClosed
 		}
-		if e.waiter == nil || e.cfg.Manual || !e.takeRole() {
-			e.sleepers.Add(1)
-			select {
-			case <-wake:
-			case <-ctx.Done():
-			case <-e.stop:
-			}
-			e.sleepers.Add(-1)
+		if !e.takeRole(ctx, wake) {
 			continue
 		}
 		for !ready() && ctx.Err() == nil && !e.closed.Load() {
@@ -182,7 +185,7 @@ func (e *Engine) Sleep(ctx context.Context, ready func() bool, wake <-chan struc
 			}
 		}
 		e.lastPoll.Store(e.cfg.Clock())
-		e.role.Unlock()
+		e.leaveRole()
 		if e.parked.Load() || e.sleepers.Load() > 0 {
 			e.callThread()
 		}
@@ -190,20 +193,50 @@ func (e *Engine) Sleep(ctx context.Context, ready func() bool, wake <-chan struc
 	return nil
 }
 
+func (e *Engine) tryRole() bool {
+	select {
+	case e.role <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (e *Engine) leaveRole() { <-e.role }
+
 // takeRole gets the role for a waiter: at once if it is free, from the thread by
-// asking it. False: another waiter has it.
-func (e *Engine) takeRole() bool {
-	if e.role.TryLock() {
+// asking it. If another waiter has it, or gets it first, it sleeps until there is
+// a reason to look again, and returns false.
+func (e *Engine) takeRole(ctx context.Context, wake <-chan struct{}) bool {
+	if e.waiter == nil || e.cfg.Manual {
+		return e.doze(ctx, wake, nil)
+	}
+	if e.tryRole() {
 		return true
 	}
 	if !e.byThread.Load() {
-		return false
+		return e.doze(ctx, wake, nil)
 	}
 	e.wanted.Add(1)
 	e.waiter.Kick()
-	e.role.Lock()
+	got := e.doze(ctx, wake, e.role)
 	e.wanted.Add(-1)
-	return true
+	return got
+}
+
+// doze sleeps without the role, until it gets it from role (nil: it does not want
+// it), is woken, or has no more reason to sleep.
+func (e *Engine) doze(ctx context.Context, wake <-chan struct{}, role chan<- struct{}) (got bool) {
+	e.sleepers.Add(1)
+	select {
+	case role <- struct{}{}:
+		got = true
+	case <-wake:
+	case <-ctx.Done():
+	case <-e.stop:
+	}
+	e.sleepers.Add(-1)
+	return got
 }
 
 func (e *Engine) oweAny() bool {
@@ -233,14 +266,14 @@ func (e *Engine) run() {
 	for !e.closed.Load() {
 		quiet := e.cfg.Clock()-e.lastPoll.Load() >= pollQuiet
 		busy := !quiet && e.sleepers.Load() == 0 || e.wanted.Load() > 0
-		if busy || !e.role.TryLock() {
+		if busy || !e.tryRole() {
 			if taken++; busy {
 				taken = 0
 			}
 			if taken > parkAfter {
 				// A waiter has the role for long: it nudges when it lets go.
 				e.parked.Store(true)
-				if !e.role.TryLock() {
+				if !e.tryRole() {
 					select {
 					case <-e.nudge:
 					case <-e.stop:
@@ -250,7 +283,7 @@ func (e *Engine) run() {
 					continue
 				}
 				e.parked.Store(false)
-				e.role.Unlock()
+				e.leaveRole()
 			}
 			look.Reset(pause)
 			select {
@@ -272,6 +305,6 @@ func (e *Engine) run() {
 			}
 		}
 		e.byThread.Store(false)
-		e.role.Unlock()
+		e.leaveRole()
 	}
 }

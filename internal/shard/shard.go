@@ -59,7 +59,11 @@ func (s *Shard) Lock() *transport.Env {
 // that are owed leave with what is sent, timers are set, and after the lock is
 // released the application's side is called. touched is the queue pair that the
 // step was about, or nil.
-func (s *Shard) Unlock(touched *transport.QP) {
+func (s *Shard) Unlock(touched *transport.QP) { s.Release(touched).Deliver() }
+
+// Release is Unlock for who holds a lock of its own: the application's side is
+// called by Deliver, when that lock is released too.
+func (s *Shard) Release(touched *transport.QP) Delivery {
 	if touched != nil {
 		s.arm(touched)
 	}
@@ -68,24 +72,43 @@ func (s *Shard) Unlock(touched *transport.QP) {
 		s.due, s.env.Owed = s.env.Owed, s.due
 		s.payOwed()
 	}
-	s.leave()
+	return s.leave()
 }
 
-// leave sends what is in the batch, publishes the deadline, releases the lock
-// and delivers.
-func (s *Shard) leave() {
+// Delivery is what a step has for the application.
+type Delivery struct {
+	eng *Engine
+	d   *transport.Deliveries
+}
+
+// Deliver calls the application's side. No lock may be held.
+func (v Delivery) Deliver() {
+	if v.d != nil {
+		v.d.Deliver()
+		v.eng.deliveries.Put(v.d)
+	}
+}
+
+// Inspect calls f under the lock. f only looks: nothing is sent or delivered.
+func (s *Shard) Inspect(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+// leave sends what is in the batch, publishes the deadline and releases the
+// lock.
+func (s *Shard) leave() (v Delivery) {
 	s.send()
 	s.publish()
-	if !s.env.Pending() {
-		s.mu.Unlock()
-	} else {
-		d := s.eng.deliveries.Get().(*transport.Deliveries)
-		s.env.Take(d)
-		s.mu.Unlock()
-		d.Deliver()
-		s.eng.deliveries.Put(d)
+	d := s.deadline.Load()
+	if s.env.Pending() {
+		v = Delivery{s.eng, s.eng.deliveries.Get().(*transport.Deliveries)}
+		s.env.Take(v.d)
 	}
-	s.eng.wakeFor(s.deadline.Load())
+	s.mu.Unlock()
+	s.eng.wakeFor(d)
+	return v
 }
 
 func (s *Shard) publish() {
@@ -157,7 +180,8 @@ func (s *Shard) end(d *transport.Deliveries) {
 
 // expire fires the timers that are due.
 func (s *Shard) expire() {
-	for {
+	// Each at most once: one that is due again at once waits for the next turn.
+	for range s.timers.Len() {
 		q, ok := s.timers.Expired(s.env.Now)
 		if !ok {
 			return

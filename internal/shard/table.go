@@ -13,6 +13,8 @@ import (
 type member struct {
 	qp *transport.QP
 	sh *Shard
+
+	gone bool // removed; under the shard's lock
 }
 
 // table finds queue pairs by number: open addressing, read without a lock,
@@ -90,19 +92,21 @@ func (t *table) grow() {
 	t.slots.Store(&next)
 }
 
-func (t *table) remove(n ib.QPN) {
+// remove gives what it removed, nil if there is no such queue pair.
+func (t *table) remove(n ib.QPN) *member {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.slots.Load()
 	if p == nil {
-		return
+		return nil
 	}
 	s := *p
 	for i := t.hash(n, len(s)); s[i].Load() != nil; i = (i + 1) & (len(s) - 1) {
 		if m := s[i].Load(); m != tombstone && m.qp.Num == n {
 			s[i].Store(tombstone)
 			t.live--
-			return
+			return m
 		}
 	}
+	return nil
 }

@@ -44,14 +44,17 @@ func (e *Engine) turn(now int64) int {
 // unstarve notices that the process did not run for a while: a deadline passed
 // by more than half of the time that was left to it at the last turn. The
 // engine's time then goes on where it stopped, which pushes every deadline by
-// the gap, once: what arrived meanwhile is read before a timer fires.
+// the gap, once: what arrived meanwhile is read before a timer fires. A deadline
+// that is missed again after that fires: on a machine that is always late the
+// engine's time must go on.
 func (e *Engine) unstarve(now int64) int64 {
 	d := e.nextDeadline()
-	if d == math.MaxInt64 || d >= now || e.last == 0 || d <= e.last {
+	if d == math.MaxInt64 || d >= now || e.last == 0 || d <= e.last || d == e.pushed {
 		return now
 	}
 	if late := now - d; late > starved && late > (d-e.last)/2 {
 		e.skew.Add(now - e.last)
+		e.pushed = d
 		return e.last
 	}
 	return now
@@ -80,7 +83,8 @@ func (e *Engine) datagram(now int64, s *Shard, d *pkt.Datagram) *Shard {
 				s = m.sh
 				s.begin(now)
 			}
-			if e.check(s, m.qp, path, seg, id, d) {
+			// A queue pair may have been removed between the look-up and the lock.
+			if !m.gone && e.check(s, m.qp, path, seg, id, d) {
 				s.env.Stats.RcvdPackets++
 				m.qp.Service.Packet(&s.env, &e.pkt)
 				s.arm(m.qp)

@@ -31,6 +31,7 @@ type cq struct {
 	dead  atomic.Bool
 
 	notify  func()
+	calls   atomic.Int32 // of notify that are due, the one that is running included
 	waiters atomic.Int32
 	wake    chan struct{}
 
@@ -58,8 +59,14 @@ func (d *Device) CreateCQ(cqe int, notify func()) (driver.CQ, error) {
 // fired is called without locks when a completion came and the queue was armed
 // for it, or somebody waits.
 func (c *cq) fired(armed bool) {
-	if armed && c.notify != nil {
-		c.notify()
+	if armed && c.notify != nil && c.calls.Add(1) == 1 {
+		// One call at a time: who finds one running leaves the next to it.
+		for {
+			c.notify()
+			if c.calls.Add(-1) == 0 {
+				break
+			}
+		}
 	}
 	if c.waiters.Load() > 0 {
 		select {

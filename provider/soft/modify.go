@@ -6,13 +6,19 @@ import (
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/pkt"
+	"github.com/verbena-rdma/verbena/internal/shard"
 )
 
 // Modify implements driver.QP: the transition table and the values are checked
 // before anything changes.
 func (q *qp) Modify(attr *ib.QPAttr, mask ib.QPAttrMask) error {
 	q.mu.Lock()
-	defer q.mu.Unlock()
+	// What the application is told may make it come back for this queue pair.
+	var news shard.Delivery
+	defer func() {
+		q.mu.Unlock()
+		news.Deliver()
+	}()
 	from, dead := q.state()
 	if dead {
 		return fmt.Errorf("queue pair was destroyed: %w", syscall.EINVAL)
@@ -45,14 +51,13 @@ func (q *qp) Modify(attr *ib.QPAttr, mask ib.QPAttrMask) error {
 			return err
 		}
 	}
-	return q.apply(from, to, attr, mask, flow)
+	return q.apply(from, to, attr, mask, flow, &news)
 }
 
 // state reads the state, which failing work may change at any time.
 func (q *qp) state() (s ib.QPState, dead bool) {
-	q.sh.Lock()
-	defer q.sh.Unlock(nil)
-	return q.State, q.dead
+	q.sh.Inspect(func() { s, dead = q.State, q.dead })
+	return s, dead
 }
 
 // checkValues checks what only the device can know.
@@ -116,9 +121,9 @@ func (d *Device) listenAll() error {
 }
 
 // apply stores the attributes and changes the state.
-func (q *qp) apply(from, to ib.QPState, a *ib.QPAttr, mask ib.QPAttrMask, flow *pkt.Flow) error {
+func (q *qp) apply(from, to ib.QPState, a *ib.QPAttr, mask ib.QPAttrMask, flow *pkt.Flow, news *shard.Delivery) error {
 	e := q.sh.Lock()
-	defer func() { q.sh.Unlock(&q.QP) }()
+	defer func() { *news = q.sh.Release(&q.QP) }()
 	switch {
 	case q.State != from && to == from && mask&ib.QPAttrState == 0:
 		return fmt.Errorf("queue pair went to %v meanwhile: %w", q.State, syscall.EINVAL)

@@ -140,15 +140,16 @@ func checkCap(c *ib.QPCap, shared bool) error {
 func (q *qp) Num() ib.QPN { return q.QP.Num }
 
 // Query implements driver.QP.
-func (q *qp) Query() (ib.QPAttr, error) {
-	q.sh.Lock()
-	defer q.sh.Unlock(nil)
-	if q.dead {
-		return ib.QPAttr{}, fmt.Errorf("queue pair was destroyed: %w", syscall.EINVAL)
-	}
-	a := q.Attr
-	a.QPState, a.CurQPState, a.Cap = q.State, q.State, q.cap
-	return a, nil
+func (q *qp) Query() (a ib.QPAttr, err error) {
+	q.sh.Inspect(func() {
+		if q.dead {
+			err = fmt.Errorf("queue pair was destroyed: %w", syscall.EINVAL)
+			return
+		}
+		a = q.Attr
+		a.QPState, a.CurQPState, a.Cap = q.State, q.State, q.cap
+	})
+	return a, err
 }
 
 // PostRecv implements driver.QP.
@@ -245,12 +246,15 @@ func (d *Device) ahOf(h driver.AH) *ah {
 // Destroy implements driver.QP.
 func (q *qp) Destroy() error {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	e := q.sh.Lock()
-	if q.dead {
-		q.sh.Unlock(nil)
+	var news shard.Delivery
+	defer func() {
+		q.mu.Unlock()
+		news.Deliver()
+	}()
+	if _, dead := q.state(); dead {
 		return nil
 	}
+	e := q.sh.Lock()
 	q.dead = true
 	// What arrived is the application's already: the peer must not learn the
 	// opposite because an ACK waited for company.
@@ -258,7 +262,10 @@ func (q *qp) Destroy() error {
 	from := q.State
 	q.State = ib.QPStateReset
 	q.Service.Modified(e, from, ib.QPAttrState)
-	q.sh.Unlock(nil)
+	if q.srq == nil {
+		q.RQ.SetClosed(true)
+	}
+	news = q.sh.Release(nil)
 	q.dev.eng.Remove(&q.QP, q.sh)
 	if q.srq != nil {
 		q.srq.users.Add(-1)
