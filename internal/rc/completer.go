@@ -89,9 +89,10 @@ func (r *requester) refused(e *transport.Env, s roce.Syndrome) {
 		r.rnrNAK(e, s)
 	case s == roce.NAKPSNSeqErr:
 		e.Stats.RcvdSeqNAK++
-		// One may follow an RNR NAK for a packet that was in flight: it does not
-		// end the wait. With nothing under way there is nothing to send again.
-		if r.rnrAt == 0 && r.next != r.una {
+		// With nothing under way there is nothing to send again. So it is during an
+		// RNR wait: rdma_rxe sends one for a packet that was in flight behind the
+		// one refused, which must not end the wait.
+		if r.next != r.una {
 			r.retry(e, false)
 		}
 	case s == roce.NAKInvReq:

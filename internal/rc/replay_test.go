@@ -169,6 +169,22 @@ func TestNAKWaitsBehindReadResponse(t *testing.T) {
 	}
 }
 
+// A NAK that waits is not sent any more when the packet that it asks for comes.
+func TestWaitingNAKIsWithdrawn(t *testing.T) {
+	o := defaults()
+	w := streaming(t, o)
+	w.b.inject(roce.OpRCWriteOnly, o.psn+101, true, nil, reth(0, 0, 0))
+	w.b.inject(roce.OpRCWriteOnly, o.psn+100, true, nil, reth(0, 0, 0))
+	w.wire[0].deliver()
+	w.want("waits", w.b.qp.rsp.pending, outOfOrder)
+	w.wire[1].deliver()
+	w.wire = nil
+	w.run(w.now + 1)
+	w.log = w.log[len(w.log)-1:]
+	w.want("last", w.ops(w.b, o.psn), "1F@100")
+	w.want("NAKs", w.b.env.Stats.SentSeqNAK, 0)
+}
+
 func TestCase06_MemoryGoesDuringRead(t *testing.T) {
 	o := defaults()
 	w := streaming(t, o)
