@@ -19,6 +19,9 @@ func (s *sim) kill(q *qp, way int) {
 		return
 	}
 	s.poll()
+	if q.srq != nil && s.chance(0.8) {
+		way = wayErr // else the receive in progress is gone for the model
+	}
 	s.note("kill queue pair %d, way %d", q.id, way)
 	s.provoke(q)
 	switch way {

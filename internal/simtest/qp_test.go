@@ -2,6 +2,7 @@ package simtest
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"syscall"
 
@@ -44,6 +45,18 @@ type qp struct {
 	rnr      uint8
 	lastWQE  int
 	gotFlush bool
+}
+
+// String tells what the model knows of the queue pair.
+func (q *qp) String() string {
+	if q == nil {
+		return "nobody"
+	}
+	t := fmt.Sprintf("queue pair %d (%v, up %v, failed %v, %d sends, %d receives of %d bytes", q.id, q.typ, q.up, q.failed, len(q.sendq), len(q.recvq), q.recvLen)
+	if r := q.srq; r != nil {
+		t += fmt.Sprintf(", SRQ with %d of %d, %d lost", r.posted, r.cap, r.lost)
+	}
+	return t + fmt.Sprintf(", %d bytes free)", q.node.arena.left)
 }
 
 // conn is a pair of connected queue pairs; both may be the same queue pair.

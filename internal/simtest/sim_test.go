@@ -328,7 +328,7 @@ func (s *sim) drain() {
 		if s.net.Now() > deadline {
 			for _, q := range s.live() {
 				if n := s.waits(q); n > 0 {
-					s.failf("queue pair %d is stuck: %d requests, first op %d (%v, %d bytes)", q.id, n, q.sendq[0].id, q.sendq[0].code, q.sendq[0].n)
+					s.failf("%v is stuck: %d requests, first op %d (%v, %d bytes); its peer is %v", q, n, q.sendq[0].id, q.sendq[0].code, q.sendq[0].n, q.peer)
 				}
 			}
 		}

@@ -246,7 +246,7 @@ func (s *sim) addNode(i int, a *arena) {
 	}
 	for range s.rng.IntN(3) {
 		r := &srq{node: n, size: s.between(1024, 4096)}
-		attr := ib.SRQAttr{MaxWR: uint32(s.between(4, 200)), MaxSGE: 4}
+		attr := ib.SRQAttr{MaxWR: uint32(s.between(4, 96<<10/r.size)), MaxSGE: 4}
 		r.dq, err = n.dev.CreateSRQ(n.pd, &attr, func(e ib.EventType) {
 			if e != ib.EventSRQLimitReached || !r.armed {
 				s.failf("SRQ event %v, limit armed: %v", e, r.armed)
