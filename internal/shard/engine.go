@@ -40,6 +40,7 @@ type Engine struct {
 	rx        pkt.Rx
 	peers     peers
 	last      int64 // time of the last turn
+	turns     uint64
 	pushed    int64 // the deadline that unstarve pushed last
 	skew      atomic.Int64
 	rxStats   transport.Stats // drops before a shard is known

@@ -25,6 +25,8 @@ type Shard struct {
 	// Written under mu, read by whoever is about to sleep.
 	deadline atomic.Int64
 	owes     atomic.Bool // Env.Owed is not empty
+
+	turn uint64 // the last turn that brought packets; under the receive lock
 }
 
 func newShard(e *Engine) *Shard {

@@ -23,6 +23,7 @@ const starved = 1e6
 func (e *Engine) turn(now int64) int {
 	now = e.unstarve(now)
 	e.last = now
+	e.turns++
 	n := e.cfg.Port.Recv(&e.rx)
 	var s *Shard
 	for i := range e.rx.Dgrams {
@@ -33,7 +34,8 @@ func (e *Engine) turn(now int64) int {
 	}
 	for _, o := range e.shards {
 		d := o.deadline.Load()
-		if d != 0 && d <= now || o.owes.Load() && o != s {
+		// What a shard owes since this turn waits for the next one.
+		if d != 0 && d <= now || o.owes.Load() && o.turn != e.turns {
 			o.begin(now)
 			o.end(&e.rxDeliver)
 		}
@@ -81,6 +83,7 @@ func (e *Engine) datagram(now int64, s *Shard, d *pkt.Datagram) *Shard {
 					s.end(&e.rxDeliver)
 				}
 				s = m.sh
+				s.turn = e.turns
 				s.begin(now)
 			}
 			// A queue pair may have been removed between the look-up and the lock.
