@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"syscall"
 
 	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -24,7 +25,7 @@ func Open(ctx context.Context, dev, addr string) (*verbs.Context, error) {
 	}
 	netdev := strings.TrimPrefix(dev, "soft_")
 	if netdev == "" {
-		if netdev, err = netdevOf(ctx, a); err != nil {
+		if netdev, err = NetDev(a); err != nil {
 			return nil, err
 		}
 	}
@@ -35,17 +36,29 @@ func Open(ctx context.Context, dev, addr string) (*verbs.Context, error) {
 	return c, nil
 }
 
-// netdevOf finds the interface of an address.
-func netdevOf(ctx context.Context, a netip.Addr) (string, error) {
+// NetDev is the name of the interface that has the address; every loopback
+// address is on the loopback interface.
+func NetDev(a netip.Addr) (string, error) {
 	if a.IsLoopback() {
 		return Loopback()
 	}
-	c, err := rdma.Open(ctx, a.String())
+	ifs, err := net.Interfaces()
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("list network interfaces: %w", err)
 	}
-	defer c.Close()
-	return c.Device().NetDev(), nil
+	for _, i := range ifs {
+		list, err := i.Addrs()
+		if err != nil {
+			continue // the interface just went away
+		}
+		for _, has := range list {
+			p, err := netip.ParsePrefix(has.String())
+			if err == nil && p.Addr().Unmap() == a.WithZone("") && (a.Zone() == "" || a.Zone() == i.Name) {
+				return i.Name, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("no interface has the address %s: %w", a, syscall.EADDRNOTAVAIL)
 }
 
 // Loopback is the name of the loopback interface.

@@ -1,0 +1,67 @@
+package demo
+
+import (
+	"encoding/json"
+	"net/netip"
+
+	"github.com/verbena-rdma/verbena/ib"
+)
+
+// The processes talk in lines of JSON over the second one's standard input and
+// output: each request has one answer.
+
+// Operations of a request.
+const (
+	opSetup    = "setup"    // open the device, connect, post receives
+	opHash     = "hash"     // add the window's first Len bytes to the checksum
+	opRecv     = "recv"     // checksum of the message that came by SEND
+	opDatagram = "datagram" // checksum of the datagram
+	opAtomic   = "atomic"   // value of the word
+	opPong     = "pong"     // answer Count pings, after the answer to this
+	opBye      = "bye"      // end
+)
+
+// request is what the first process asks.
+type request struct {
+	Op    string
+	Setup *setup `json:",omitempty"`
+	Len   int    `json:",omitempty"`
+	Last  bool   `json:",omitempty"`
+	Count int    `json:",omitempty"`
+}
+
+// setup is what the second process needs to begin.
+type setup struct {
+	Addr   netip.Addr // its own
+	Window int        // bytes
+	Peer   contact
+	Damage string // what to spoil, for tests of the comparisons
+}
+
+// contact is what one side tells the other for the connection.
+type contact struct {
+	GID    ib.GID
+	RC, UD ib.QPN
+	PSN    uint32
+	MTU    ib.MTU
+	// Registered memory: the window for the file, and the small things (see layout).
+	WindowAddr, SmallAddr uint64
+	WindowKey, SmallKey   ib.RKey
+}
+
+// answer is what the second process says.
+type answer struct {
+	Err     string   `json:",omitempty"`
+	Contact *contact `json:",omitempty"`
+	Len     int      `json:",omitempty"`
+	Sum     string   `json:",omitempty"` // SHA-256, hexadecimal
+	Value   uint64   `json:",omitempty"`
+	SrcQP   ib.QPN   `json:",omitempty"`
+	GID     *ib.GID  `json:",omitempty"`
+}
+
+// lineOf is a value as one line.
+func lineOf(v any) ([]byte, error) {
+	b, err := json.Marshal(v)
+	return append(b, '\n'), err
+}
