@@ -164,6 +164,10 @@ func (t *Tx) arenaFrag(m *Msg, from, to int) {
 	t.tailFrom, t.tailTo = from, to
 }
 
+// Joined reports whether the last packet extended a message: it is not the
+// first segment of a GSO send.
+func (t *Tx) Joined() bool { return t.joined }
+
 // Payload adds bytes of registered memory. They must stay as they are until
 // the batch is sent. On an error (the memory is not there any more) the packet
 // must be given up with Abort.

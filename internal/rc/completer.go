@@ -93,7 +93,7 @@ func (r *requester) refused(e *transport.Env, s roce.Syndrome) {
 		// RNR wait: rdma_rxe sends one for a packet that was in flight behind the
 		// one refused, which must not end the wait.
 		if r.next != r.una {
-			r.retry(e, false)
+			r.retry(e)
 		}
 	case s == roce.NAKInvReq:
 		r.qp.failSend(e, ib.WCRemInvReqErr)
@@ -254,6 +254,10 @@ func (r *requester) progress(e *transport.Env, bytes, pkts int) {
 	r.ackAt = 0
 	if r.outPkts > 0 {
 		r.startTimer(e)
+	}
+	if r.probing && r.una.After(r.probe) {
+		r.probing = false
+		r.b.Dest.Probed()
 	}
 	r.b.Dest.Acked(e, bytes, pkts)
 	r.b.Flow.MaxSegs = r.b.Dest.GSO.MaxSegs()

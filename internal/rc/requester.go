@@ -35,6 +35,8 @@ type requester struct {
 
 	asked   psn.PSN // newest PSN with AckReq
 	asking  bool    // it is not acknowledged
+	probe   psn.PSN // second segment of a batch, sent while segmentation is unproven
+	probing bool    // it is not acknowledged, and was not sent again
 	unasked int     // packets since then
 
 	retries    uint8
@@ -76,7 +78,7 @@ func (r *requester) start(first psn.PSN) {
 func (r *requester) stop(e *transport.Env) {
 	r.forget(e)
 	r.una, r.next = r.end, r.end
-	r.rnrAt, r.gapped, r.stuck, r.asking = 0, false, false, false
+	r.rnrAt, r.gapped, r.stuck, r.asking, r.probing = 0, false, false, false, false
 	r.reads = 0
 }
 
@@ -120,7 +122,7 @@ func (r *requester) seek() {
 	r.next = r.una
 	r.cur = r.b.SQ.Head()
 	r.off, r.cursor = 0, transport.Cursor{}
-	r.stuck, r.asking = false, false
+	r.stuck, r.asking, r.probing = false, false, false
 	r.reads = 0
 	if r.b.SQ.Len() == 0 {
 		return
@@ -346,6 +348,9 @@ func (r *requester) sent(e *transport.Env, n int, stop psn.PSN, ask bool) {
 	}
 	if stop.After(r.end) {
 		r.end = stop
+	}
+	if r.b.Dest.GSO == transport.GSOUnknown && !r.probing && e.Tx.Joined() {
+		r.probe, r.probing = r.next, true
 	}
 	r.next = stop
 	r.outBytes += n

@@ -46,7 +46,7 @@ func (r *requester) reload() {
 func (r *requester) timedOut(e *transport.Env) {
 	e.Stats.LocalTimeouts++
 	r.gapped = false
-	r.retry(e, true)
+	r.retry(e)
 }
 
 // lostResponse handles the news that the response at una is lost: something
@@ -58,19 +58,19 @@ func (r *requester) lostResponse(e *transport.Env) {
 		return
 	}
 	e.Stats.CompleterErr++
-	r.retry(e, false)
+	r.retry(e)
 	r.gapped = true
 }
 
 // retry sends everything from una again, if the counter allows (go-back-N).
-func (r *requester) retry(e *transport.Env, timeout bool) {
+func (r *requester) retry(e *transport.Env) {
 	if r.retries == 0 {
 		e.Stats.RetryExceeded++
 		r.qp.failSend(e, ib.WCRetryExcErr)
 		return
 	}
 	r.retries--
-	r.b.Dest.Lost(e, timeout)
+	r.b.Dest.Lost(e)
 	r.b.Flow.MaxSegs = r.b.Dest.GSO.MaxSegs()
 	r.forget(e)
 	r.seek()

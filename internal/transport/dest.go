@@ -13,6 +13,10 @@ const (
 	windowMinPkts    = 16
 	windowMaxBytes   = 4 << 20
 	windowMaxPkts    = 8192
+
+	// gsoRetry packets without a loss after segmentation went off, it is tried
+	// again: the loss may have had another cause.
+	gsoRetry = 1 << 14
 )
 
 // Dest is what the queue pairs of a shard share about one destination address:
@@ -26,18 +30,20 @@ type Dest struct {
 	slowStart             bool
 	lastLoss              int64
 	waiters               []*QP
-	lossRounds            int // go-back-N rounds without progress
 
 	// GSO says whether batches may be segmented by the kernel on the way.
-	GSO GSOState
+	GSO    GSOState
+	doubt  bool // it started as unknown: it may go off
+	since  int  // packets acknowledged since the last loss
+	rounds int  // losses in a row with next to nothing acknowledged between them
 }
 
 // GSOState is what is known about segmentation offload to a destination.
 type GSOState uint8
 
-// GSO states. While unknown, batches of two segments are the probe: once they
-// were acknowledged it is on; after two go-back-N rounds without progress it
-// goes off.
+// GSO states. While unknown, batches of two segments are the probe: once the
+// second segment of one was acknowledged it is on. It goes off after two
+// go-back-N rounds without progress, and is tried again much later.
 const (
 	GSOOn GSOState = iota
 	GSOUnknown
@@ -57,7 +63,14 @@ func (g GSOState) MaxSegs() int {
 
 // NewDest makes the record of a destination.
 func NewDest(a netip.Addr, gso GSOState) *Dest {
-	return &Dest{Addr: a, limitBytes: WindowStartBytes, limitPkts: WindowStartPkts, slowStart: true, GSO: gso}
+	return &Dest{Addr: a, limitBytes: WindowStartBytes, limitPkts: WindowStartPkts, slowStart: true, GSO: gso, doubt: gso != GSOOn}
+}
+
+// Probed tells that the second segment of a batch has arrived as it was sent.
+func (d *Dest) Probed() {
+	if d.GSO == GSOUnknown {
+		d.GSO = GSOOn
+	}
 }
 
 // Room reports whether one more packet of n bytes may leave. With nothing under
@@ -95,9 +108,9 @@ func (d *Dest) Forget(e *Env, bytes, pkts int) {
 func (d *Dest) Acked(e *Env, bytes, pkts int) {
 	d.bytes -= bytes
 	d.pkts -= pkts
-	d.lossRounds = 0
-	if pkts >= 2 && d.GSO == GSOUnknown {
-		d.GSO = GSOOn
+	d.since += pkts
+	if d.GSO == GSOOff && d.since >= gsoRetry {
+		d.GSO, d.rounds = GSOUnknown, 0
 	}
 	// Grow only if the window was the limit: at least half of it in use.
 	if bytes > 0 && 2*(d.bytes+bytes) >= d.limitBytes || 2*(d.pkts+pkts) >= d.limitPkts {
@@ -115,19 +128,25 @@ func (d *Dest) Acked(e *Env, bytes, pkts int) {
 }
 
 // Lost tells of a loss: the window is halved, at most once a millisecond, since
-// one overflow shows in every queue pair. timeout: nothing at all came back.
-func (d *Dest) Lost(e *Env, timeout bool) {
+// one overflow shows in every queue pair.
+//
+// Where the way numbers segments otherwise than the ICRC counts on, just the
+// first packet of each batch arrives: loss after loss with a packet or two
+// between them.
+func (d *Dest) Lost(e *Env) {
 	d.slowStart = false
 	d.acked = 0
 	if e.Now-d.lastLoss >= 1e6 || d.lastLoss == 0 {
 		d.lastLoss = e.Now
 		d.setLimit(d.limitBytes / 2)
 	}
-	if timeout {
-		d.lossRounds++
-		if d.lossRounds >= 2 && d.GSO != GSOOff {
-			d.GSO = GSOOff
-		}
+	d.rounds++
+	if d.since > 2 {
+		d.rounds = 0
+	}
+	d.since = 0
+	if d.doubt && d.rounds >= 2 {
+		d.GSO = GSOOff
 	}
 }
 
