@@ -36,7 +36,7 @@ func Verbena() Rules {
 	return Rules{
 		Module: "github.com/verbena-rdma/verbena",
 		Floors: [][]string{
-			0: {"ib", "internal/psn", "internal/wire/*"},
+			0: {"ib", "internal/psn", "internal/crc", "internal/wire/*"},
 			1: {
 				"internal/queue", "internal/ring", "internal/mem", "internal/pkt", "internal/timer", "internal/trace",
 				"verbs/driver",
@@ -51,6 +51,7 @@ func Verbena() Rules {
 			{"ib", "internal/psn"},
 			{"internal/wire/*", "ib"},
 			{"internal/wire/*", "internal/psn"},
+			{"internal/wire/*", "internal/crc"}, // the ICRC
 			{"internal/queue", "internal/ring"},
 			{"internal/queue", "internal/mem"},    // a work request names the regions that it resolved
 			{"internal/queue", "verbs/driver"},    // queues hold the seam's work requests and completions

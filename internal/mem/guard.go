@@ -2,10 +2,11 @@ package mem
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
+
+	"github.com/verbena-rdma/verbena/internal/crc"
 )
 
 // guard ends a function that touches registered memory: it restores how the
@@ -44,9 +45,9 @@ func Copy(dst, src []byte) (err error) {
 
 // CRC continues the CRC-32 (IEEE) over b under the guard. The state is that of
 // hash/crc32.
-func CRC(crc uint32, b []byte) (sum uint32, err error) {
+func CRC(state uint32, b []byte) (sum uint32, err error) {
 	defer guard(debug.SetPanicOnFault(true), &err)
-	return crc32.Update(crc, crc32.IEEETable, b), nil
+	return crc.Update(state, b), nil
 }
 
 // FetchAdd adds to the integer in host order in the 8 bytes of b, and returns

@@ -8,10 +8,6 @@ import (
 // The ICRC is the CRC-32 of Ethernet. All states in this package follow hash/crc32.Update: the state after some bytes is the
 // CRC of those bytes, already complemented. Polynomials are bit-reflected: bit 31 is the coefficient of x^0.
 
-// crcShort is the length from which hash/crc32 is faster than the table walk here. The table walk also keeps its argument on
-// the caller's stack, where hash/crc32 makes it escape.
-const crcShort = 64
-
 // crcTab[k][v] is what the byte v adds to the register k bytes after it went in ("slicing by 8").
 var crcTab = makeCRCTab()
 
@@ -45,7 +41,8 @@ func crcStep4(r, w uint32) uint32 {
 	return crcTab[3][w&0xFF] ^ crcTab[2][w>>8&0xFF] ^ crcTab[1][w>>16&0xFF] ^ crcTab[0][w>>24]
 }
 
-// crcRegister moves the register over short byte strings.
+// crcRegister moves the register over short byte strings. From crc.Short on, crc.Update is faster, but makes its argument escape,
+// which stays on the caller's stack here.
 func crcRegister(r uint32, b []byte) uint32 {
 	for len(b) >= 8 {
 		r = crcStep8(r, binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:]))

@@ -2,8 +2,9 @@ package roce
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 	"net/netip"
+
+	"github.com/verbena-rdma/verbena/internal/crc"
 )
 
 // Lengths of the headers below the BTH that the ICRC covers.
@@ -126,10 +127,10 @@ func StartBTH(state uint32, hdr []byte) uint32 {
 
 // Update continues a state over bytes behind the BTH.
 func Update(state uint32, b []byte) uint32 {
-	if len(b) < crcShort {
+	if len(b) < crc.Short() {
 		return ^crcRegister(^state, b)
 	}
-	return crc32.Update(state, crc32.IEEETable, b)
+	return crc.Update(state, b)
 }
 
 // Sum returns the ICRC of what the state has seen, for PutICRC.
