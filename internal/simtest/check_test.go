@@ -199,6 +199,13 @@ func (s *sim) succeeded(o *op) {
 	switch {
 	case o.code == ib.WRRDMARead:
 		fail(o.dst.holds(o.id32, 0, o.n, 0))
+	case o.counter != nil:
+		c, v := o.counter, binary.NativeEndian.Uint64(o.dst.gather())
+		if c.seen[v] || v-c.init >= uint64(c.posted) {
+			s.failf("op %d of queue pair %d: counter was %d, seen before: %v, %d additions of 1 to %d", o.id, o.q.id, v, c.seen[v], c.posted, c.init)
+		}
+		c.seen[v] = true
+		c.success++
 	case isAtomic(o.code):
 		got := binary.NativeEndian.Uint64(o.dst.gather())
 		if got != o.expect {

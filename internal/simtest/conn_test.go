@@ -144,7 +144,7 @@ func (s *sim) settleDir(d *dir) {
 		if err := o.rem.mixes(o.id32); err != nil && !o.loose {
 			s.failf("op %d of queue pair %d (%v) ended with %v: %v", o.id, d.from.id, o.code, o.status, err)
 		}
-		if o.fault == faultRKey {
+		if o.fault == faultRKey || o.fault == faultRight {
 			if err := o.rem.holds(o.rem.old, 0, o.n, 0); err != nil {
 				s.failf("op %d of queue pair %d had no right to write: %v", o.id, d.from.id, err)
 			}
@@ -187,6 +187,16 @@ func (s *sim) settleCell(d *dir) {
 	}
 	c.slot.settle()
 	c.slot.release()
+}
+
+// settleCounter checks that each addition that succeeded was executed once,
+// and none more than that.
+func (s *sim) settleCounter(n *node) {
+	c := n.counter
+	if v := binary.NativeEndian.Uint64(c.slot.gather()) - c.init; v < uint64(c.success) || v > uint64(c.posted) {
+		s.failf("node %d: counter grew by %d; %d additions were posted, %d succeeded", n.id, v, c.posted, c.success)
+	}
+	c.slot.settle()
 }
 
 // resume brings a UC or UD queue pair back from SQE.

@@ -29,6 +29,7 @@ type op struct {
 	victim *victim
 
 	cell    *cell
+	counter *counter
 	cmp     uint64
 	swapAdd uint64
 	expect  uint64 // value that the atomic must find
@@ -53,6 +54,7 @@ const (
 	faultTooLong        // longer than the receive
 	faultInv            // SEND with invalidate: nothing can be invalidated
 	faultNowhere        // datagram that nobody may get
+	faultRight          // the far queue pair does not allow the operation
 	faultVictim         // the region may vanish meanwhile
 )
 
@@ -66,7 +68,7 @@ func (f fault) statuses(o *op) []ib.WCStatus {
 		return []ib.WCStatus{ib.WCLocProtErr}
 	case faultRKey:
 		return []ib.WCStatus{ib.WCRemAccessErr}
-	case faultMisalign:
+	case faultMisalign, faultRight:
 		return []ib.WCStatus{ib.WCRemInvReqErr}
 	case faultTooLong:
 		if o.q.typ == ib.UD {
@@ -86,6 +88,19 @@ type victim struct {
 	mr   driver.MR
 	slot *slot
 	dead bool
+}
+
+// rightFor is what the far queue pair must allow for an operation.
+func rightFor(c ib.WROpcode) ib.Access {
+	switch c {
+	case ib.WRRDMAWrite, ib.WRRDMAWriteWithImm:
+		return ib.AccessRemoteWrite
+	case ib.WRRDMARead:
+		return ib.AccessRemoteRead
+	case ib.WRAtomicCmpAndSwp, ib.WRAtomicFetchAndAdd:
+		return ib.AccessRemoteAtomic
+	}
+	return 0
 }
 
 // takesRecv reports whether the request takes a receive at the far end.
@@ -204,7 +219,17 @@ func (s *sim) request(q *qp) (*op, driver.SendWR) {
 		o.code, o.fault = ib.WRSendWithInv, faultInv
 		fault = false
 	}
+	if need := rightFor(o.code); q.typ == ib.RC && q.conn.attr.access&need != need {
+		if !s.chance(s.prof.faultRate) {
+			o.code = ib.WRSend
+		} else {
+			o.fault, fault = faultRight, false
+		}
+	}
 	if takesRecv(o.code) && q.typ == ib.RC && !q.peer.starved && q.peer.dq != nil && q.peer.up && !s.feed(q) {
+		if q.conn.attr.access&ib.AccessRemoteWrite == 0 {
+			return nil, driver.SendWR{}
+		}
 		o.code, o.fault = ib.WRRDMAWrite, faultNone
 	}
 	var wr driver.SendWR
@@ -527,6 +552,12 @@ func (s *sim) atomicRequest(o *op, fault bool) (driver.SendWR, bool) {
 	o.dst.unsettle()
 	wr.SGList = sges(o.dst, o.q.node.full.LKey(), o.q.node)
 	wr.RKey, wr.RemoteAddr = m.full.RKey(), m.va(d.cell.slot.off)
+	if !fault && o.code == ib.WRAtomicFetchAndAdd && s.chance(0.4) {
+		o.counter, o.swapAdd = m.counter, 1
+		m.counter.posted++
+		wr.RemoteAddr, wr.CompareAdd = m.va(m.counter.slot.off), 1
+		return wr, true
+	}
 	o.swapAdd = s.rng.Uint64()
 	if o.code == ib.WRAtomicCmpAndSwp {
 		o.cmp = d.cell.next
@@ -557,6 +588,9 @@ func (s *sim) atomicRequest(o *op, fault bool) (driver.SendWR, bool) {
 		default:
 			wr.RemoteAddr, o.fault = m.va(arenaSize), faultRKey
 		}
+		return wr, true
+	}
+	if o.fault != faultNone {
 		return wr, true
 	}
 	o.cell, o.expect = d.cell, d.cell.next

@@ -72,6 +72,7 @@ type connAttr struct {
 	retry    uint8
 	rnrTimer uint8
 	rdAtomic uint8
+	access   ib.Access // that both ends grant
 }
 
 // dir is one direction of one incarnation of a connection.
@@ -206,6 +207,10 @@ func (s *sim) connect(c *conn) {
 		mtu: ib.MTU(s.between(1, 5)), timeout: uint8(s.between(9, 12)), retry: uint8(pick(s, 7, 7, 3, 1, 0)),
 		rnrTimer: uint8(s.between(1, 10)), rdAtomic: uint8(pick(s, 1, 2, 4, 16)),
 	}
+	c.attr.access = ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic
+	if c.a.typ == ib.RC && s.chance(0.1) {
+		c.attr.access &^= pick(s, ib.AccessRemoteWrite, ib.AccessRemoteRead, ib.AccessRemoteAtomic)
+	}
 	if s.prof.strict {
 		c.attr.retry = 7
 	}
@@ -218,7 +223,7 @@ func (s *sim) connect(c *conn) {
 	c.b.out, c.a.in = ba, ba
 	for _, q := range s.ends(c) {
 		q.mayErr, q.peerGone, q.failed, q.sqe, q.gotFlush, q.lastWQE, q.broken = false, false, false, false, false, 0, false
-		q.recvLen = s.msgSize(c.attr.mtu.Bytes())
+		q.recvLen = min(s.msgSize(c.attr.mtu.Bytes()), 9000)
 		if q.srq != nil {
 			q.recvLen = q.srq.size
 		}
@@ -266,7 +271,7 @@ func (s *sim) toInit(q *qp) {
 		mask |= ib.QPAttrQKey
 	} else {
 		mask |= ib.QPAttrAccessFlags
-		attr.QPAccessFlags = ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic
+		attr.QPAccessFlags = q.conn.attr.access
 		if q.typ == ib.UC {
 			attr.QPAccessFlags = ib.AccessRemoteWrite
 		}

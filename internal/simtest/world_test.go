@@ -1,11 +1,15 @@
 package simtest
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/transport"
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
 	"github.com/verbena-rdma/verbena/port/simnet"
 	"github.com/verbena-rdma/verbena/provider/soft"
 	"github.com/verbena-rdma/verbena/verbs/driver"
@@ -16,6 +20,7 @@ type device interface {
 	driver.Device
 	Turn(now int64) int64
 	Leaks() error
+	Stats() transport.Stats
 }
 
 func newDevice(cfg soft.Config) (device, error) { return soft.NewDevice(cfg) }
@@ -85,9 +90,19 @@ type node struct {
 	remRO   driver.MR // remote read only
 	locRO   driver.MR // no local write, no remote right
 	foreign driver.MR // of the other protection domain
+	counter *counter
 	cqs     []*cq
 	srqs    []*srq
 	ahs     map[[2]netip.Addr]driver.AH
+}
+
+// counter is 8 bytes to which all queue pairs add 1 by atomics.
+type counter struct {
+	slot    *slot
+	init    uint64
+	posted  int
+	success int
+	seen    map[uint64]bool // values that were there before
 }
 
 // cq is a completion queue and how it was armed.
@@ -237,6 +252,10 @@ func (s *sim) addNode(i int, a *arena) {
 	n.remRO = reg(n.pd, ib.AccessRemoteRead)
 	n.locRO = reg(n.pd, 0)
 	n.foreign = reg(n.pd2, ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead|ib.AccessRemoteAtomic)
+	n.counter = &counter{slot: a.alloc(8, 1), seen: map[uint64]bool{}}
+	n.counter.slot.fill(s.newID(nil))
+	n.counter.slot.unsettle()
+	n.counter.init = binary.NativeEndian.Uint64(n.counter.slot.gather())
 	for range s.between(1, 3) {
 		c := &cq{node: n}
 		c.dq, err = n.dev.CreateCQ(5000, func() { c.fired++ })
@@ -310,4 +329,26 @@ func (s *sim) msgSize(mtu int) int {
 		return s.between(1, 32<<10)
 	}
 	return s.between(60<<10, 70<<10)
+}
+
+// forge lets a third host repeat packets of connections as its own now and
+// then, with the right ICRC: nothing may come of them.
+func (s *sim) forge() {
+	rng := rand.New(rand.NewPCG(s.seed, 0xF0))
+	s.net.Sniff(func(e *simnet.Event) {
+		if e.Injected || e.Err != nil || e.Op.Transport() == roce.TransportUD || rng.IntN(200) != 0 {
+			return
+		}
+		as16 := e.Src.Addr().As16()
+		as16[13] ^= 0x77
+		from := netip.AddrFrom16(as16).Unmap()
+		b := bytes.Clone(e.B)
+		if rng.IntN(2) == 0 && len(e.Payload) > 0 {
+			b[e.Info.HdrLen] ^= 0xFF
+		}
+		path := roce.NewPath(from, e.Dst, e.Src.Port())
+		roce.PutICRC(b[len(b)-roce.ICRCLen:], path.Compute(b, 0))
+		src, dst := netip.AddrPortFrom(from, e.Src.Port()), e.Dst
+		s.net.After(int64(rng.IntN(20_000)), func() { s.net.Inject(src, dst, b, 0) })
+	})
 }
