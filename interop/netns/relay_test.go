@@ -83,13 +83,18 @@ func (ns *namespace) tun(t testing.TB, mtu int, prefixes ...string) *os.File {
 		if err != nil {
 			return err
 		}
-		f = os.NewFile(uintptr(fd), "/dev/net/tun") // polled, so that Close ends a Read
 		req, err := unix.NewIfreq("tun0")
+		if err == nil {
+			req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+			err = unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
+		}
 		if err != nil {
+			_ = unix.Close(fd)
 			return err
 		}
-		req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
-		return unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
+		// Polled, so that Close ends a Read; not before the interface is there, or the poller sees an error.
+		f = os.NewFile(uintptr(fd), "/dev/net/tun")
+		return nil
 	})
 	if err != nil {
 		t.Fatalf("tun device (/dev/net/tun is needed): %v", err)

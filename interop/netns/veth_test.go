@@ -109,6 +109,15 @@ func (c *conn) atomics() {
 	}
 }
 
+// writeImm writes one message with immediate data: the largest packet that there is has RETH, immediate data and a full payload.
+func (c *conn) writeImm(n int, seed uint64) {
+	c.a.t.Helper()
+	c.a.call("Fill", DataArgs{c.ea.Index, 0, n, seed}, &struct{}{})
+	c.b.call("PostRecv", WorkArgs{QP: c.eb.Index, Count: 1}, &struct{}{})
+	send(c.a, WorkArgs{QP: c.ea.Index, Len: n, Count: 1, Op: ib.WRRDMAWriteWithImm, Imm: 9})
+	checkData(c.b, DataArgs{c.eb.Index, 0, n, seed}, "WRITE with immediate data")
+}
+
 // TestCase24_PathMTUBeyondLink: a path MTU that the link cannot carry is refused, and what fits exactly goes through.
 func TestCase24_PathMTUBeyondLink(t *testing.T) {
 	for _, link := range []struct{ mtu, path int }{{1500, 1024}, {4175, 2048}, {4176, 4096}, {1103, 512}, {1104, 1024}} {
@@ -139,6 +148,7 @@ func TestCase24_PathMTUBeyondLink(t *testing.T) {
 				c.write(link.path, 4, 4, 2)
 				c.read(4*link.path, 2, 2, 3)
 				c.message(link.path, 4, 4, 4)
+				c.writeImm(link.path, 5)
 				tally := cap.checked(t)
 				t.Logf("%s: largest packet %d of %d", f.name, tally.largest, link.mtu)
 				if tally.largest > link.mtu {

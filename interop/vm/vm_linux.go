@@ -29,7 +29,7 @@ type Config struct {
 	Memory int
 	// Modules are loaded in the guest beside those for rxe, such as nvmet_rdma.
 	Modules []string
-	// BootTimeout is 0 for two minutes.
+	// BootTimeout is 0 for five minutes, which is for a busy machine: 10 s is usual.
 	BootTimeout time.Duration
 }
 
@@ -71,7 +71,7 @@ func Start(ctx context.Context, cfg Config) (_ *VM, err error) {
 		cfg.Memory = 1024
 	}
 	if cfg.BootTimeout == 0 {
-		cfg.BootTimeout = 2 * time.Minute
+		cfg.BootTimeout = 5 * time.Minute
 	}
 	ctx, cancel := context.WithTimeout(ctx, cfg.BootTimeout)
 	defer cancel()
@@ -204,6 +204,9 @@ func (v *VM) IPv6() netip.Addr {
 
 // Net is the network that the guest is in.
 func (v *VM) Net() *Net { return v.net }
+
+// Tap is the name of the guest's tap device in the network namespace, for captures.
+func (v *VM) Tap() string { return v.tap }
 
 // Netns is the path of the network namespace of the guest's tap.
 func (v *VM) Netns() string { return v.net.Path() }

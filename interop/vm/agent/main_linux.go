@@ -20,13 +20,12 @@ func main() {
 		fmt.Fprintln(os.Stderr, "agent: this is the init process of a test guest, not a command")
 		os.Exit(2)
 	}
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "agent:", err)
-	}
+	fmt.Fprintln(os.Stderr, "agent:", run())
 	unix.Sync()
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 }
 
+// run returns only with the reason why the guest cannot go on.
 func run() error {
 	port, err := openPort()
 	if err != nil {

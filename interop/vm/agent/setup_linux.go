@@ -135,8 +135,11 @@ func setUpRoot() error {
 		return err
 	}
 	for _, m := range []struct{ source, target, fstype string }{
-		{"proc", "/proc", "proc"}, {"sysfs", "/sys", "sysfs"}, {"devtmpfs", "/dev", "devtmpfs"},
-		{"tmpfs", "/tmp", "tmpfs"}, {"tmpfs", "/run", "tmpfs"},
+		{"proc", "/proc", "proc"},
+		{"sysfs", "/sys", "sysfs"},
+		{"devtmpfs", "/dev", "devtmpfs"},
+		{"tmpfs", "/tmp", "tmpfs"},
+		{"tmpfs", "/run", "tmpfs"},
 	} {
 		if _, err := os.Stat(guestRoot + m.target); err != nil {
 			return fmt.Errorf("the host's root lacks %s", m.target)
