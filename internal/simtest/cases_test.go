@@ -94,7 +94,7 @@ func wait(r *rig, h *host, op ib.WCOpcode) {
 // A ping-pong never stalls: each round takes about the time of the way.
 func TestCase17_PingPong(t *testing.T) {
 	rounds := 50_000
-	if testing.Short() {
+	if testing.Short() || raceEnabled {
 		rounds = 2_000
 	}
 	r := newRig(t, 17, 2, simnet.Config{})

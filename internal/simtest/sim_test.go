@@ -378,6 +378,11 @@ func (s *sim) drain() {
 	if n := s.net.InFlight(); n > 0 {
 		s.failf("the network is not idle: %d events", n)
 	}
+	for _, n := range s.nodes {
+		if err := n.dev.Busy(); err != nil {
+			s.failf("node %d is idle: %v", n.id, err)
+		}
+	}
 	s.checkMemory()
 }
 

@@ -19,6 +19,7 @@ import (
 type device interface {
 	driver.Device
 	Turn(now int64) int64
+	Busy() error
 	Leaks() error
 	Stats() transport.Stats
 }

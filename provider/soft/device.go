@@ -197,6 +197,10 @@ func (d *Device) Leaks() error {
 	return d.eng.Busy()
 }
 
+// Busy names what a device without work under way should not have: windows in
+// use, packets in batches. nil: nothing.
+func (d *Device) Busy() error { return d.eng.Busy() }
+
 // Close implements driver.Device. Objects that are left stop working; memory
 // that is still registered is unpinned.
 func (d *Device) Close() error {
