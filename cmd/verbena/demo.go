@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -87,8 +86,6 @@ func runDemo(cmd *cobra.Command, c demo.Config, jsonForm bool) error {
 			"  verbena demo --addr 127.1.1.1 --peer-addr 127.1.1.2")
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return cli.Hint(err, "This host does not have the address. Give addresses that it has with --addr and --peer-addr")
-	case err != nil && c.File != "" && errors.As(err, new(*os.PathError)):
-		return fmt.Errorf("cannot send the file: %w", err)
 	}
 	return err
 }

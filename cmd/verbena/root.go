@@ -35,6 +35,7 @@ func group(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
+	cmd.SuggestionsMinimumDistance = 2 // letters that differ
 	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
 		return cli.Usagef("there is no %s %s; did you mean %s?", cmd.CommandPath(), args[0], strings.Join(s, " or "))
 	}

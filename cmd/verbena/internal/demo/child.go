@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -92,7 +93,7 @@ func (c *child) ask(ctx context.Context, r *request) (answer, error) {
 	select {
 	case a := <-c.answers:
 		if a.Err != "" {
-			return a, fmt.Errorf("the second process: %s", a.Err)
+			return a, &remoteError{a.Err, syscall.Errno(a.Errno)}
 		}
 		return a, nil
 	case <-ctx.Done():

@@ -32,8 +32,9 @@ type Config struct {
 // rounds.
 const windowMax = 64 << 20
 
-// Damages are the values of Config.Damage; "die" ends the second process instead.
-var Damages = []string{"write", "read", "send", "atomic", "datagram", "die"}
+// Damages are the values of Config.Damage. With "die" the second process ends,
+// with "hang" it does not answer.
+var Damages = []string{"write", "read", "send", "atomic", "datagram", "die", "hang"}
 
 // run is one demo under way.
 type run struct {

@@ -17,7 +17,12 @@ type source struct {
 }
 
 // openFile opens the file that the user names.
-func openFile(path string) (*source, error) {
+func openFile(path string) (s *source, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("cannot send the file: %w", err)
+		}
+	}()
 	// Before it is opened: opening a pipe would wait for its writer.
 	fi, err := os.Stat(path)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"hash"
 	"io"
 	"os"
+	"syscall"
 
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -64,6 +65,9 @@ func Peer(ctx context.Context, in io.Reader, out io.Writer) error {
 		a, err := p.serve(ctx, &r)
 		if err != nil {
 			a = answer{Err: err.Error()}
+			if n := syscall.Errno(0); errors.As(err, &n) {
+				a.Errno = uintptr(n)
+			}
 		}
 		line, e := lineOf(&a)
 		if e == nil {
@@ -93,7 +97,7 @@ func (p *peer) serve(ctx context.Context, r *request) (answer, error) {
 	case opSetup:
 		return p.setup(ctx, r.Setup)
 	case opHash:
-		return p.hash(r)
+		return p.hash(ctx, r)
 	case opRecv:
 		wc, err := p.recv(ctx, recvMessage)
 		if err != nil {
@@ -160,7 +164,7 @@ func (s *side) postPings(n int) error {
 }
 
 // hash adds what was written to the checksum.
-func (p *peer) hash(r *request) (answer, error) {
+func (p *peer) hash(ctx context.Context, r *request) (answer, error) {
 	b := p.window.Bytes()
 	if r.Len < 0 || r.Len > len(b) {
 		return answer{}, fmt.Errorf("%d bytes of a window of %d", r.Len, len(b))
@@ -170,8 +174,12 @@ func (p *peer) hash(r *request) (answer, error) {
 			b[r.Len/2] ^= 1
 		}
 	}
-	if p.damage == "die" {
+	switch p.damage {
+	case "die":
 		os.Exit(3)
+	case "hang":
+		<-ctx.Done()
+		return answer{}, context.Cause(ctx)
 	}
 	spoil("write")
 	p.sum.Write(b[:r.Len])

@@ -3,6 +3,7 @@ package demo
 import (
 	"encoding/json"
 	"net/netip"
+	"syscall"
 
 	"github.com/verbena-rdma/verbena/ib"
 )
@@ -52,6 +53,7 @@ type contact struct {
 // answer is what the second process says.
 type answer struct {
 	Err     string   `json:",omitempty"`
+	Errno   uintptr  `json:",omitempty"` // of Err
 	Contact *contact `json:",omitempty"`
 	Len     int      `json:",omitempty"`
 	Sum     string   `json:",omitempty"` // SHA-256, hexadecimal
@@ -64,4 +66,19 @@ type answer struct {
 func lineOf(v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	return append(b, '\n'), err
+}
+
+// remoteError is an error of the second process.
+type remoteError struct {
+	text  string
+	errno syscall.Errno
+}
+
+func (e *remoteError) Error() string { return "the second process: " + e.text }
+
+func (e *remoteError) Unwrap() error {
+	if e.errno == 0 {
+		return nil
+	}
+	return e.errno
 }

@@ -34,8 +34,11 @@ type Rate struct {
 	Seconds float64 `json:"seconds"`
 }
 
+// rateMin is the least that a rate is worth telling of.
+const rateMin = 64 << 10
+
 func (r Rate) String() string {
-	if r.Bytes == 0 || r.Seconds == 0 {
+	if r.Bytes < rateMin || r.Seconds == 0 {
 		return ""
 	}
 	return fmt.Sprintf("%.2f Gbit/s", float64(r.Bytes)*8/r.Seconds/1e9)
