@@ -219,3 +219,39 @@ func (s *sim) resume(q *qp) {
 	q.sqe, q.failed, q.gotFlush = false, false, false
 	s.note("queue pair %d is back in RTS", q.id)
 }
+
+// hold stops a queue pair from beginning requests: send queue drain.
+func (s *sim) hold(q *qp) {
+	if q.sqd || !q.up || q.typ != ib.RC || s.state(q) != ib.QPStateRTS {
+		return
+	}
+	q.sqd, q.drained, q.tell = true, 0, s.chance(0.5)
+	s.note("hold queue pair %d", q.id)
+	s.must("SQD", q.dq.Modify(&ib.QPAttr{QPState: ib.QPStateSQD, EnSQDAsyncNotify: q.tell}, ib.QPAttrState|ib.QPAttrEnSQDAsyncNotify))
+	s.net.Kick(q.node.port)
+}
+
+// release ends a hold, unless the queue pair has failed meanwhile.
+func (s *sim) release(q *qp) {
+	if !q.sqd || !q.up {
+		return
+	}
+	q.sqd = false
+	if s.state(q) != ib.QPStateSQD {
+		return
+	}
+	a, err := q.dq.Query()
+	s.must("query", err)
+	if !a.SQDraining && q.tell && q.drained != 1 {
+		s.failf("queue pair %d has drained and told so %d times", q.id, q.drained)
+	}
+	s.note("release queue pair %d", q.id)
+	s.must("RTS from SQD", q.dq.Modify(&ib.QPAttr{QPState: ib.QPStateRTS}, ib.QPAttrState))
+	s.net.Kick(q.node.port)
+}
+
+func (s *sim) state(q *qp) ib.QPState {
+	a, err := q.dq.Query()
+	s.must("query", err)
+	return a.QPState
+}

@@ -43,6 +43,9 @@ type qp struct {
 	failed   bool // a completion told that it is in Error (SQE for UC, UD)
 	sqe      bool
 	rnr      uint8
+	sqd      bool // the test brought it to SQD
+	tell     bool // ... and wants to know when it has drained
+	drained  int  // SQ_DRAINED events since
 	lastWQE  int
 	gotFlush bool
 }
@@ -152,6 +155,10 @@ func (s *sim) event(q *qp, dq driver.QP, e ib.EventType) {
 	s.note("event %v at queue pair %d", e, q.id)
 	switch e {
 	case ib.EventCommEst:
+	case ib.EventSQDrained:
+		if q.drained++; !q.sqd || !q.tell || q.drained > 1 {
+			s.failf("SQ_DRAINED number %d at queue pair %d, asked for: %v", q.drained, q.id, q.sqd && q.tell)
+		}
 	case ib.EventQPLastWQEReached:
 		if q.lastWQE++; q.lastWQE > 1 {
 			s.failf("LAST_WQE_REACHED twice at queue pair %d", q.id)
@@ -222,7 +229,7 @@ func (s *sim) connect(c *conn) {
 	c.a.out, c.b.in = ab, ab
 	c.b.out, c.a.in = ba, ba
 	for _, q := range s.ends(c) {
-		q.mayErr, q.peerGone, q.failed, q.sqe, q.gotFlush, q.lastWQE, q.broken = false, false, false, false, false, 0, false
+		q.mayErr, q.peerGone, q.failed, q.sqe, q.gotFlush, q.lastWQE, q.broken, q.sqd = false, false, false, false, false, 0, false, false
 		q.recvLen = min(s.msgSize(c.attr.mtu.Bytes()), 9000)
 		if q.srq != nil {
 			q.recvLen = q.srq.size

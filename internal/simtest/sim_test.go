@@ -259,6 +259,11 @@ func (s *sim) act() {
 	if q.sqe && s.chance(0.5) {
 		s.resume(q)
 	}
+	if q.sqd && s.chance(0.3) {
+		s.release(q)
+	} else if s.chance(0.01) {
+		s.hold(q)
+	}
 	if s.chance(0.01) {
 		// Fewer than may be outstanding is not asked for.
 		s.must("CQ resize", pick(s, q.node.cqs...).dq.Resize(s.between(5000, 6000)))
@@ -348,6 +353,7 @@ func (s *sim) drain() {
 			if q.sqe {
 				s.resume(q)
 			}
+			s.release(q)
 			if !marked[q] && len(q.sendq) < int(q.cap.MaxSendWR) && !q.sqe && q.typ == ib.RC {
 				s.mark(q)
 				marked[q] = true
