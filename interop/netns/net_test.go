@@ -102,8 +102,8 @@ const (
 	checksumFlag     = "tx-checksum-ip-generic"
 )
 
-// vethPair makes two hosts that a veth pair of the MTU joins. Datagrams are segmented before they reach it.
-func vethPair(t testing.TB, mtu int, checksums bool) (a, b *namespace) {
+// newVeth joins two hosts that have no addresses.
+func newVeth(t testing.TB, mtu int) (a, b *namespace) {
 	t.Helper()
 	a, b = newNamespace(t), newNamespace(t)
 	attrs := netlink.NewLinkAttrs()
@@ -112,6 +112,13 @@ func vethPair(t testing.TB, mtu int, checksums bool) (a, b *namespace) {
 	if err != nil {
 		t.Fatalf("veth pair: %v", err)
 	}
+	return a, b
+}
+
+// vethPair makes two hosts that a veth pair of the MTU joins. Datagrams are segmented before they reach it.
+func vethPair(t testing.TB, mtu int, checksums bool) (a, b *namespace) {
+	t.Helper()
+	a, b = newVeth(t, mtu)
 	p6, q6 := []string{addrA6}, []string{addrB6}
 	if mtu < 1280 { // of IPv6
 		p6, q6 = nil, nil
