@@ -36,6 +36,7 @@ type seen struct {
 	syn     roce.Syndrome
 	msn     uint32
 	n       int // payload bytes
+	id      uint16
 	fate    fate
 	bth     []byte
 }
@@ -193,7 +194,7 @@ func (w *world) enter(from *side, b []byte, id uint16) {
 	}
 	s := seen{
 		at: w.now, from: from, op: p.Op, psn: uint32(p.BTH.PSN()), ask: p.BTH.AckReq(), se: p.BTH.SE(),
-		n: len(p.Payload), bth: b[:p.Info.HdrLen],
+		n: len(p.Payload), id: id, bth: b[:p.Info.HdrLen],
 	}
 	if h := p.AETH(); h != nil {
 		s.syn, s.msn = h.Syndrome(), h.MSN()

@@ -25,6 +25,10 @@ type resource struct {
 	queued bool // in the fifo
 	again  bool // ... for a repeated answer
 
+	asked  bool // the peer asked again, last from PSN lost on
+	lost   psn.PSN
+	probed bool // a packet of the answer left as second segment while nobody knew whether that works
+
 	first, last psn.PSN
 	va          uint64 // READ: address of the first byte; atomic: original value
 	rkey        ib.RKey
@@ -74,6 +78,10 @@ func (r *responder) takeSlot() (*resource, uint8) {
 	s := &r.res[i]
 	if s.queued {
 		r.unqueue(i)
+	}
+	if s.kind == resRead && !s.asked {
+		// The peer has no more than this many outstanding: it has this answer.
+		r.b.Dest.Served(int((s.last-s.first)&psn.Mask)+1, s.probed)
 	}
 	*s = resource{}
 	if r.slot++; int(r.slot) == len(r.res) {
@@ -209,6 +217,12 @@ func (r *responder) repeatRead(e *transport.Env, p *transport.Packet) {
 		e.Stats.DropDuplicate++
 		return
 	}
+	before := s.first
+	if s.asked && !s.lost.After(at) {
+		before = s.lost
+	}
+	s.asked, s.lost = true, at
+	r.b.Dest.Repeated(int((at - before) & psn.Mask))
 	s.answer(at, at.Add(r.responses(h.DMALen())-1), h.DMALen())
 	if !s.queued {
 		s.again = true

@@ -94,6 +94,9 @@ func (r *responder) sendReadResponse(e *transport.Env, s *resource) bool {
 	}
 	e.Tx.End()
 	r.qp.keep(pieces)
+	if b.Dest.GSO == transport.GSOUnknown && e.Tx.Joined() {
+		s.probed = true
+	}
 	if n > pkt.InlineCopy {
 		r.refs = e.Tx.Packets
 	}

@@ -36,6 +36,10 @@ type Dest struct {
 	doubt  bool // it started as unknown: it may go off
 	since  int  // packets acknowledged since the last loss
 	rounds int  // losses in a row with next to nothing acknowledged between them
+
+	// The same for READ responses, which nobody acknowledges.
+	served  int // response packets that arrived since segmentation went off
+	repeats int // requests to repeat in a row with next to nothing arrived between them
 }
 
 // GSOState is what is known about segmentation offload to a destination.
@@ -70,6 +74,32 @@ func NewDest(a netip.Addr, gso GSOState) *Dest {
 func (d *Dest) Probed() {
 	if d.GSO == GSOUnknown {
 		d.GSO = GSOOn
+	}
+}
+
+// Served tells that the n response packets of a READ have arrived at the first
+// attempt; probed: among them a second segment.
+func (d *Dest) Served(n int, probed bool) {
+	d.repeats = 0
+	d.served += n
+	switch {
+	case probed:
+		d.Probed()
+	case d.GSO == GSOOff && d.served >= gsoRetry:
+		d.GSO = GSOUnknown
+	}
+}
+
+// Repeated tells that the peer asks for READ responses again after n more have
+// arrived. Segmentation goes off as in Lost.
+func (d *Dest) Repeated(n int) {
+	d.served = 0
+	d.repeats++
+	if n > 2 {
+		d.repeats = 0
+	}
+	if d.doubt && d.repeats >= 2 {
+		d.GSO = GSOOff
 	}
 }
 
