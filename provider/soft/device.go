@@ -14,6 +14,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/port"
 	"github.com/verbena-rdma/verbena/internal/shard"
 	"github.com/verbena-rdma/verbena/internal/transport"
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
@@ -124,7 +125,10 @@ func (d *Device) QueryPort(p uint8) (ib.PortAttr, error) {
 	}, nil
 }
 
-func (d *Device) activeMTU() ib.MTU { return ib.MTUFromLink(d.cfg.LinkMTU) }
+// activeMTU is the largest path MTU with which every packet fits the link. The
+// longest is a WRITE ONLY with immediate data over IPv6, 40+8+12+16+4 bytes and
+// the ICRC, which Linux's rdma_rxe does not count in.
+func (d *Device) activeMTU() ib.MTU { return ib.MTUFromLink(d.cfg.LinkMTU - roce.ICRCLen) }
 
 // GIDEntry implements driver.Device.
 func (d *Device) GIDEntry(p uint8, index int) (ib.GIDEntry, error) {
