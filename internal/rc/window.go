@@ -22,9 +22,13 @@ func (r *requester) room(n int) bool {
 }
 
 // askNow decides about AckReq inside a message: when the window is half full,
-// or nothing has asked for long, and no earlier packet waits for its ACK.
+// or nothing has asked for long, and no earlier packet waits for its ACK. Where
+// packets get lost the one that fills the window asks too: else one lost ACK
+// stops a small window until the timer ends.
 func (r *requester) askNow(n int) bool {
-	return !r.asking && (r.unasked >= askEvery || r.b.Dest.HalfFull() || !r.b.Dest.Room(n))
+	d := r.b.Dest
+	full := !d.Room(n)
+	return full && d.Narrow() || !r.asking && (r.unasked >= askEvery || d.HalfFull() || full)
 }
 
 // cost is what the packets i to j-1 of a message count in the window: bytes of

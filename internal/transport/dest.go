@@ -115,6 +115,9 @@ func (d *Dest) HalfFull() bool {
 	return d.bytes >= d.limitBytes/2 || d.pkts >= d.limitPkts/2
 }
 
+// Narrow reports that losses made the window smaller than it was at the start.
+func (d *Dest) Narrow() bool { return d.limitBytes < WindowStartBytes }
+
 // Sent counts a packet of n bytes that was put under way.
 func (d *Dest) Sent(n int) { d.bytes += n; d.pkts++ }
 
