@@ -15,8 +15,10 @@ func (r *responder) owe(e *transport.Env) {
 	r.b.Owe(e)
 }
 
-// payAck sends the ACK that is owed: one for everything that has arrived. It
-// must not overtake a READ response.
+// payAck sends the ACK that is owed: one for every SEND and WRITE that has
+// arrived. It must not overtake a READ response. Its PSN is never that of a READ
+// or an atomic, which are answered for themselves: rdma_rxe takes an ACKNOWLEDGE
+// with their PSN for their completion, though the data never came.
 func (r *responder) payAck(e *transport.Env) {
 	if !r.owed {
 		return
@@ -25,7 +27,7 @@ func (r *responder) payAck(e *transport.Env) {
 		e.Stats.AckDeferred++
 		return
 	}
-	r.sendAck(e, roce.AckNoCredit, r.epsn.Add(-1))
+	r.sendAck(e, roce.AckNoCredit, r.newest)
 }
 
 // acked notes that the peer will know all that has arrived.

@@ -168,8 +168,9 @@ func (q *QP) again(e *transport.Env) {
 }
 
 // fail moves the queue pair to the state Err and flushes its work, sends before
-// receives (IBA 10.3.1.6, 10.8.3).
+// receives (IBA 10.3.1.6, 10.8.3). The peer hears of what arrived before.
 func (q *QP) fail(e *transport.Env) {
+	q.rsp.payAck(e)
 	q.base.State = ib.QPStateErr
 	q.req.stop(e)
 	q.rsp.stop()

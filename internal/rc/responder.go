@@ -22,9 +22,10 @@ type responder struct {
 	qp *QP
 	b  *transport.QP
 
-	epsn psn.PSN // PSN expected next
-	msn  uint32  // messages completed, 24 bits count
-	msg  message // arriving: the next packet must be its MIDDLE or LAST
+	epsn   psn.PSN // PSN expected next
+	newest psn.PSN // the newest SEND or WRITE that was executed, which an ACK names
+	msn    uint32  // messages completed, 24 bits count
+	msg    message // arriving: the next packet must be its MIDDLE or LAST
 
 	silent  bool    // a NAK asks for epsn: nothing is said until it comes
 	pending verdict // NAK that waits behind READ responses, good = none
@@ -58,6 +59,7 @@ type responder struct {
 // start takes the first PSN and makes room for READs and atomics.
 func (r *responder) start() {
 	r.epsn = psn.PSN(r.b.Attr.RQPSN & psn.Mask)
+	r.newest = r.epsn.Add(-1)
 	r.msn = 0
 	r.silent = false
 	r.res = nil
@@ -327,6 +329,7 @@ func (r *responder) invalidate(ib.RKey) bool { return false }
 
 // taken moves on behind a packet of a SEND or WRITE that was executed.
 func (r *responder) taken(e *transport.Env, p *transport.Packet, f roce.OpFlags, kind message) {
+	r.newest = r.epsn
 	r.epsn = r.epsn.Next()
 	r.msg = kind
 	end := f.Any(roce.FlagEnd)

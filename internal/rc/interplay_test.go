@@ -1,0 +1,62 @@
+package rc
+
+import (
+	"testing"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
+)
+
+// The ACK of a repeated SEND must not have the PSN of a READ or an atomic behind
+// it: rdma_rxe takes an ACKNOWLEDGE with that PSN for their completion, without
+// the data.
+func TestAckNeverNamesReadOrAtomic(t *testing.T) {
+	o := defaults()
+	w := newWorld(t, o)
+	w.b.recv(1, w.b.sge(0, 8))
+	w.a.push(w.a.sendWR(1, 0, 8))
+	w.a.push(w.a.read(2, 0, 0, 8))
+	w.a.push(w.a.atomicWR(3, ib.WRAtomicFetchAndAdd, 0, 0, 1, 0))
+	w.a.kick()
+	w.run(0)
+	w.want("completions", wcs(w.a.scq), "1:success 2:success 3:success")
+	w.log = nil
+	w.b.inject(roce.OpRCSendOnly, o.psn, true, make([]byte, 8), nil)
+	w.run(0)
+	w.want("ACK of the SEND", w.ops(w.b, o.psn), "1F@0")
+	w.idle()
+}
+
+// What arrived in full is acknowledged though the queue pair fails before the
+// ACK was due: the peer must not take a delivered message for a lost one.
+func TestOwedAckLeavesBeforeFailure(t *testing.T) {
+	o := defaults()
+	o.timeout, o.retry = 8, 0
+	t.Run("bad key to invalidate", func(t *testing.T) {
+		w := newWorld(t, o)
+		w.b.recv(1, w.b.sge(0, 8))
+		w.b.recv(2, w.b.sge(0, 8))
+		w.a.push(w.a.sendWR(1, 0, 8))
+		inv := w.a.sendWR(2, 0, 8)
+		inv.Opcode, inv.InvalidateRKey = ib.WRSendWithInv, 0xdead
+		w.a.push(inv)
+		w.a.kick()
+		w.run(0)
+		w.want("receives", wcs(w.b.rcq), "1:success 2:remote invalid request error")
+		w.want("sends", wcs(w.a.scq), "1:success 2:transport retry counter exceeded")
+	})
+	t.Run("own request fails", func(t *testing.T) {
+		w := newWorld(t, o)
+		w.b.recv(1, w.b.sge(0, 8))
+		w.a.post(w.a.sendWR(1, 0, 8))
+		w.wire[0].deliver()
+		w.wire = nil
+		bad := w.b.sendWR(7, 0, 8)
+		bad.SGList[0].LKey ^= 0x100
+		w.b.post(bad)
+		w.run(0)
+		w.want("receives", wcs(w.b.rcq), "1:success")
+		w.want("B", wcs(w.b.scq), "7:local protection error")
+		w.want("A", wcs(w.a.scq), "1:success")
+	})
+}
