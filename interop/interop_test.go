@@ -36,10 +36,9 @@ func exchange(t *testing.T, server, client *side, ipv6 bool, kind string, option
 		}
 		return s.gid4
 	}
+	// The GIDs decide what the RDMA packets are. The TCP exchange before is over IPv4 always, since Debian's servers listen on
+	// the first address that getaddrinfo gives, 0.0.0.0.
 	addr := server.ip4
-	if ipv6 {
-		addr = server.ip6
-	}
 	port := nextPort()
 	options = append([]string{"-p", strconv.Itoa(port), "-n", strconv.Itoa(iterations), "-c"}, options...)
 	command := func(s *side) []string { return append(append(s.pingpong(kind), "-g", gid(s)), options...) }
