@@ -29,11 +29,21 @@ func (r *requester) response(e *transport.Env, p *transport.Packet) {
 	}
 	switch r.b.State {
 	case ib.QPStateRTS:
-		r.send(e)
+		r.goOn(e)
 	case ib.QPStateSQD:
-		r.send(e)
+		r.goOn(e)
 		r.drain(e)
 	}
+}
+
+// goOn sends after an acknowledgement, behind those for whom it has opened the
+// window: they have waited longer.
+func (r *requester) goOn(e *transport.Env) {
+	if len(e.Ready) > 0 {
+		r.qp.again(e)
+		return
+	}
+	r.send(e)
 }
 
 // endsRead handles a NAK that a responder which fails in the middle of a READ

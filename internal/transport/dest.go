@@ -129,6 +129,10 @@ func (d *Dest) Wait(q *QP) {
 	}
 }
 
+// Contended reports whether queue pairs wait for the window. Something is under
+// way then, so that they will be called.
+func (d *Dest) Contended() bool { return len(d.waiters) > 0 }
+
 // Forget removes packets that are not under way any more without news about
 // the path: a queue pair went to error or starts over.
 func (d *Dest) Forget(e *Env, bytes, pkts int) {
