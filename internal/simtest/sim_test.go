@@ -390,6 +390,22 @@ func (s *sim) drain() {
 		}
 	}
 	s.checkMemory()
+	s.checkCalm()
+}
+
+// checkCalm looks at a run in which nothing was lost and nobody was disturbed:
+// no timer may have been needed and nothing sent twice.
+func (s *sim) checkCalm() {
+	p := &s.prof
+	if p.name != "perfect" || p.faultRate > 0 || p.killRate > 0 || p.pauseRate > 0 || s.stats.failed > 0 || s.stats.revived > 0 {
+		return
+	}
+	for _, n := range s.nodes {
+		if st := n.dev.Stats(); st.LocalTimeouts > 0 || st.RcvdSeqNAK > 0 || st.DuplicateReq > 0 || st.CompleterErr > 0 {
+			s.failf("node %d: %d timeouts, %d sequence NAKs, %d duplicates, %d responses lost on a perfect network",
+				n.id, st.LocalTimeouts, st.RcvdSeqNAK, st.DuplicateReq, st.CompleterErr)
+		}
+	}
 }
 
 // live are the queue pairs that exist and are connected.

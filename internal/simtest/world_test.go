@@ -177,6 +177,9 @@ func (s *sim) chooseProfile() {
 	switch n := s.rng.IntN(20); {
 	case n < 3:
 		p.name, p.strict = "perfect", true
+		if s.chance(0.5) {
+			p.faultRate, p.killRate, p.pauseRate = 0, 0, 0
+		}
 	case n < 9:
 		p.name, p.strict = "light", true
 		all(0.01)
