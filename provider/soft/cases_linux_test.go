@@ -122,10 +122,12 @@ func TestCase48_AtomicStatus(t *testing.T) {
 				hb.later(mr.Dereg)
 			}
 			before := bytes.Clone(hb.buf)
+			hb.dev.eng.Quiesce()
 			a.send(driver.SendWR{
 				Opcode: ib.WRAtomicFetchAndAdd, SGList: ha.sge(0, 8), RemoteAddr: mr.Addr() + c.off, RKey: mr.RKey(), CompareAdd: 3,
 			})
 			ha.wc(c.want)
+			hb.dev.eng.Quiesce()
 			if c.want != ib.WCSuccess && !bytes.Equal(before, hb.buf) {
 				t.Fatal("the memory changed")
 			}

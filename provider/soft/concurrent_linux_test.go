@@ -95,6 +95,12 @@ func chaos(t *testing.T, ctx context.Context, ha, hb *host, rnd *rand.Rand) bool
 	if fail(err) {
 		return false
 	}
+	// Memory of its own on both sides: one queue pair's work is in one shard.
+	local := make([]byte, len(buf))
+	lmr, err := ha.pd.RegMR(local, 0, false, allRights)
+	if fail(err) {
+		return false
+	}
 	var posted, done atomic.Int64
 	var wg sync.WaitGroup
 	ending := make(chan struct{})
@@ -142,10 +148,10 @@ func chaos(t *testing.T, ctx context.Context, ha, hb *host, rnd *rand.Rand) bool
 				if op == ib.WRAtomicFetchAndAdd {
 					n = 8
 				}
-				// Nobody looks at the data: the memory is written from all sides.
 				posted.Add(1)
 				_, err := ends[0].PostSend([]driver.SendWR{{
-					Opcode: op, Flags: ib.SendSignaled, SGList: ha.sge(0, n), RemoteAddr: mr.Addr(), RKey: mr.RKey(), CompareAdd: 1,
+					Opcode: op, Flags: ib.SendSignaled, RemoteAddr: mr.Addr(), RKey: mr.RKey(), CompareAdd: 1,
+					SGList: []driver.SGE{{Addr: lmr.Addr(), Length: uint32(n), LKey: lmr.LKey()}},
 				}})
 				if err != nil {
 					posted.Add(-1)
@@ -174,7 +180,7 @@ func chaos(t *testing.T, ctx context.Context, ha, hb *host, rnd *rand.Rand) bool
 	fail(ends[0].Modify(&ib.QPAttr{QPState: ib.QPStateErr}, ib.QPAttrState))
 	close(ending)
 	wg.Wait()
-	fail(errors.Join(ends[0].Destroy(), ends[1].Destroy(), mr.Dereg(), cqs[0].Destroy(), cqs[1].Destroy()))
+	fail(errors.Join(ends[0].Destroy(), ends[1].Destroy(), mr.Dereg(), lmr.Dereg(), cqs[0].Destroy(), cqs[1].Destroy()))
 	return !t.Failed()
 }
 
@@ -261,6 +267,7 @@ func TestAtomicsAddUp(t *testing.T) {
 	for range qps * each {
 		ha.ok()
 	}
+	hb.dev.eng.Quiesce()
 	if got := binary.NativeEndian.Uint64(hb.buf[64:]); got != qps*each {
 		t.Fatalf("sum %d, want %d", got, qps*each)
 	}

@@ -158,15 +158,16 @@ func TestClosedDeviceIsHarmless(t *testing.T) {
 	collect()
 }
 
-// gone registers memory and takes it away.
+// gone registers memory and takes it away: not by unmapping it, for then
+// somebody else's could be there at once.
 func (h *host) gone(n int) driver.MR {
 	h.t.Helper()
 	m, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	must(h.t, err)
 	mr, err := h.pd.RegMRPointer(uintptr(mem.Address(m)), uint64(n), 0, false, allRights)
 	must(h.t, err)
-	h.later(mr.Dereg)
-	must(h.t, unix.Munmap(m))
+	must(h.t, unix.Mprotect(m, unix.PROT_NONE))
+	h.later(func() error { return errors.Join(mr.Dereg(), unix.Munmap(m)) })
 	return mr
 }
 

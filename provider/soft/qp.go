@@ -148,9 +148,9 @@ func (q *qp) Query() (a ib.QPAttr, err error) {
 		}
 		a = q.Attr
 		a.QPState, a.CurQPState, a.Cap = q.State, q.State, q.cap
-	if d, ok := q.Service.(interface{ Draining() bool }); ok {
-		a.SQDraining = d.Draining()
-	}
+		if d, ok := q.Service.(interface{ Draining() bool }); ok {
+			a.SQDraining = d.Draining()
+		}
 	})
 	return a, err
 }

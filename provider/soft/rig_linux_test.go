@@ -224,7 +224,7 @@ func (h *host) wc(want ib.WCStatus) driver.WC {
 	h.t.Helper()
 	wc := wcFrom(h.t, h.cq, h.dev)
 	if wc.Status != want {
-		h.t.Fatalf("completion %+v: %v, want %v", wc, wc.Status, want)
+		h.t.Fatalf("completion %+v: %v, want %v; %v; %v", wc, wc.Status, want, h.addrs, h.dev.Counters())
 	}
 	return wc
 }

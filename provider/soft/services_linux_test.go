@@ -3,8 +3,10 @@ package soft
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -25,8 +27,16 @@ func exercise(t testing.TB, a, b *end, n int) {
 	}
 	a.h.fill(uint64(n))
 	src, dst := a.h.buf[:n], b.h.buf[half:half+n]
+	sync := func() { // the race detector does not see the order that packets make
+		a.h.dev.eng.Quiesce()
+		b.h.dev.eng.Quiesce()
+	}
+	sync()
+	defer sync()
 	check := func(what string) {
 		t.Helper()
+		sync()
+		defer sync()
 		if !bytes.Equal(src, dst) {
 			t.Fatalf("%s of %d bytes: data differs", what, n)
 		}
@@ -95,6 +105,7 @@ func datagrams(t testing.TB, a, b *end) {
 	mtu := 1024
 	for _, n := range []int{0, 1, 3, 64, mtu} {
 		a.h.fill(uint64(n))
+		b.h.dev.eng.Quiesce()
 		b.recv(9, half, half)
 		a.send(driver.SendWR{
 			Opcode: ib.WRSendWithImm, SGList: a.h.sge(0, n), ImmData: 5, AH: ah, RemoteQPN: b.Num(), RemoteQKey: testQKey,
@@ -200,10 +211,39 @@ func TestServicesIPv6(t *testing.T) {
 		must(t, netlink.LinkSetUp(l))
 		addr(l, ip)
 	}
+	// The system takes its time until there is a way from one to the other.
+	warm(t, "fe80::a%va", "fe80::b%vb")
+	warm(t, "fe80::b%vb", "fe80::a%va")
 	// Without zones: they are the interface's.
 	x := newHost(t, setup{size: 512 << 10, netdev: "va", link: 1500, addrs: []netip.Addr{netip.MustParseAddr("fe80::a")}})
 	y := newHost(t, setup{size: 512 << 10, netdev: "vb", link: 1500, addrs: []netip.Addr{netip.MustParseAddr("fe80::b")}})
 	services(t, x, y, 0, 0)
+}
+
+// warm sends plain datagrams until one arrives. The zone of the destination is
+// that of the source.
+func warm(t *testing.T, from, to string) {
+	t.Helper()
+	src, dst := netip.MustParseAddr(from), netip.MustParseAddr(to)
+	open := func(a netip.Addr) *net.UDPConn {
+		c, err := net.ListenUDP("udp6", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 0)))
+		must(t, err)
+		return c
+	}
+	x, y := open(src), open(dst)
+	defer x.Close()
+	defer y.Close()
+	at := netip.AddrPortFrom(dst.WithZone(src.Zone()), y.LocalAddr().(*net.UDPAddr).AddrPort().Port())
+	for deadline := time.Now().Add(patience); ; {
+		_, _ = x.WriteToUDPAddrPort([]byte{1}, at)
+		must(t, y.SetReadDeadline(time.Now().Add(20*time.Millisecond)))
+		if _, _, err := y.ReadFromUDPAddrPort(make([]byte, 8)); err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no way from %s to %s", from, to)
+		}
+	}
 }
 
 // A queue pair connected to itself, to another one at the same address, and
@@ -250,6 +290,8 @@ func TestSmallReceiveBuffers(t *testing.T) {
 				as, bs = append(as, a), append(bs, b)
 			}
 			ha.fill(3)
+			ha.dev.eng.Quiesce()
+			hb.dev.eng.Quiesce()
 			piece := 2 * n / qps / each
 			for i, a := range as {
 				for k := range each {
@@ -262,6 +304,7 @@ func TestSmallReceiveBuffers(t *testing.T) {
 			for range qps * each {
 				ha.ok()
 			}
+			hb.dev.eng.Quiesce() // what the engine wrote is seen
 			all := piece * qps * each
 			if sum(ha.buf[:all]) != sum(hb.buf[:all]) {
 				t.Fatal("written data differs")
