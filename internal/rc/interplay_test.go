@@ -60,3 +60,31 @@ func TestOwedAckLeavesBeforeFailure(t *testing.T) {
 		w.want("A", wcs(w.a.scq), "1:success")
 	})
 }
+
+// READs that are asked for again are answered in the order of their PSNs, also
+// if the answer to a later one is under way: the requester drops what comes too
+// early and would have to ask once more, after a timeout.
+func TestRepeatedReadsInOrder(t *testing.T) {
+	o := defaults()
+	w := streaming(t, o)
+	w.a.post(w.a.read(2, 400_000, 0, 25_600))
+	w.wire[0].deliver()
+	w.wire = nil
+	w.b.env.Ready = nil
+	w.b.qp.Post(&w.b.env)
+	w.want("the second READ is being answered", w.b.qp.rsp.fifoLen, 1)
+	w.b.env.Tx.Reset() // everything gets lost
+	va, key := w.b.mr.Addr(), w.b.mr.RKey()
+	w.b.inject(roce.OpRCReadRequest, o.psn, true, nil, reth(va, key, 25_600))
+	w.b.inject(roce.OpRCReadRequest, o.psn+100, true, nil, reth(va, key, 25_600))
+	for _, f := range w.wire {
+		f.deliver()
+	}
+	w.wire = nil
+	w.run(0)
+	w.want("completions", wcs(w.a.scq), "1:success 2:success")
+	w.want("READ", same(w.a.buf[400_000:425_600], w.b.buf[:25_600]), true)
+	w.want("timeouts", w.a.env.Stats.LocalTimeouts, 0)
+	w.want("requests", w.count(func(s *seen) bool { return s.op == roce.OpRCReadRequest }), 2)
+	w.idle()
+}

@@ -90,10 +90,16 @@ func (r *responder) takeSlot() (*resource, uint8) {
 	return s, i
 }
 
-// queue puts entry i behind those that wait for being answered.
+// queue puts entry i among those that wait for being answered, in the order of
+// PSNs: a requester that asks again for several drops what comes too early.
 func (r *responder) queue(i uint8) {
+	at := func(k int) *uint8 { return &r.fifo[(int(r.fifoHead)+k)%len(r.fifo)] }
+	k := int(r.fifoLen)
+	for ; k > 0 && r.res[*at(k - 1)].first.After(r.res[i].first); k-- {
+		*at(k) = *at(k - 1)
+	}
+	*at(k) = i
 	r.res[i].queued = true
-	r.fifo[(int(r.fifoHead)+int(r.fifoLen))%len(r.fifo)] = i
 	r.fifoLen++
 }
 
