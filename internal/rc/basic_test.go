@@ -360,7 +360,7 @@ func TestDrain(t *testing.T) {
 	w := newWorld(t, defaults())
 	w.a.q.Attr.EnSQDAsyncNotify = true
 	w.a.post(w.a.write(1, 0, 0, 3000))
-	w.a.to(ib.QPStateSQD)
+	w.a.to(ib.QPStateSQD, ib.QPAttrEnSQDAsyncNotify)
 	w.want("draining", w.a.qp.Draining(), true)
 	w.a.post(w.a.write(2, 0, 0, 8))
 	w.run(0)
@@ -370,5 +370,8 @@ func TestDrain(t *testing.T) {
 	w.a.to(ib.QPStateRTS)
 	w.run(0)
 	w.want("back in RTS", wcs(w.a.scq), "2:success")
+	w.a.to(ib.QPStateSQD) // nobody asks to be told this time
+	w.run(0)
+	w.want("events", w.a.events, []ib.EventType{ib.EventSQDrained})
 	w.idle()
 }

@@ -158,11 +158,14 @@ func (s *side) connect(o options, sq, rq uint32) {
 	s.to(ib.QPStateRTS)
 }
 
-func (s *side) to(st ib.QPState) {
-	from := s.q.State
+func (s *side) to(st ib.QPState, also ...ib.QPAttrMask) {
+	from, mask := s.q.State, ib.QPAttrState
+	for _, m := range also {
+		mask |= m
+	}
 	s.q.State = st
 	s.env.Now = s.w.now
-	s.qp.Modified(&s.env, from, ib.QPAttrState)
+	s.qp.Modified(&s.env, from, mask)
 }
 
 // send puts the batch on the wire, as Linux would: a segment's identification is

@@ -5,6 +5,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/wire/roce"
+	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
 // The ACK of a repeated SEND must not have the PSN of a READ or an atomic behind
@@ -87,4 +88,40 @@ func TestRepeatedReadsInOrder(t *testing.T) {
 	w.want("timeouts", w.a.env.Stats.LocalTimeouts, 0)
 	w.want("requests", w.count(func(s *seen) bool { return s.op == roce.OpRCReadRequest }), 2)
 	w.idle()
+}
+
+// A message has at most 2^31 bytes, however long the receive buffer is: the
+// length in its completion could not tell more.
+func TestLongestSend(t *testing.T) {
+	for _, extra := range []int{0, 1} {
+		o := defaults()
+		w := newWorld(t, o)
+		null, err := w.b.tab.RegisterNull(w.b.pd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		long := driver.SGE{Length: 2 << 30, LKey: null.LKey()}
+		w.b.recv(1, long, long, long)
+		w.b.inject(roce.OpRCSendFirst, o.psn, false, make([]byte, 1024), nil)
+		w.run(0)
+		w.b.qp.rsp.got = ib.MaxMsgSize - 2048 // as if most of it had come
+		w.b.inject(roce.OpRCSendMiddle, o.psn+1, false, make([]byte, 1024), nil)
+		w.b.inject(roce.OpRCSendLast, o.psn+2, true, make([]byte, 1024), nil)
+		if extra > 0 {
+			w.wire = w.wire[:1]
+			w.b.inject(roce.OpRCSendMiddle, o.psn+2, false, make([]byte, 1024), nil)
+			w.b.inject(roce.OpRCSendLast, o.psn+3, true, make([]byte, extra), nil)
+		}
+		w.run(0)
+		wc := poll(w.b.rcq)
+		if len(wc) == 0 {
+			t.Fatal("no completion")
+		}
+		if extra > 0 {
+			w.want("status", wc[0].Status, ib.WCLocLenErr)
+		} else {
+			w.want("length", wc[0].ByteLen, uint32(ib.MaxMsgSize))
+		}
+		w.b.tab.Release(null)
+	}
 }

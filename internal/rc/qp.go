@@ -61,6 +61,9 @@ func (q *QP) Modified(e *transport.Env, from ib.QPState, mask ib.QPAttrMask) {
 		if mask&ib.QPAttrMaxDestRDAtomic != 0 {
 			q.rsp.resize()
 		}
+		if b.State == ib.QPStateSQD && from != ib.QPStateSQD {
+			q.req.notify = mask&ib.QPAttrEnSQDAsyncNotify != 0 && b.Attr.EnSQDAsyncNotify
+		}
 		q.req.rehome(e)
 		q.req.reload()
 		q.req.send(e)

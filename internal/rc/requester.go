@@ -42,7 +42,8 @@ type requester struct {
 	retries    uint8
 	rnrRetries uint8
 	gapped     bool    // a lost response was noticed; nothing came for una since
-	drained    bool    // SQ_DRAINED was told
+	drained    bool    // the send queue has drained in SQD
+	notify     bool    // ... and that is to be told: SQ_DRAINED
 	rnrPSN     psn.PSN // PSN of the last RNR NAK
 	ackAt      int64   // deadline of the oldest packet under way, 0 = none
 	rnrAt      int64   // end of an RNR wait, 0 = none
@@ -111,7 +112,7 @@ func (r *requester) begun() bool {
 func (r *requester) drain(e *transport.Env) {
 	if !r.drained && r.idle() {
 		r.drained = true
-		if r.b.Attr.EnSQDAsyncNotify {
+		if r.notify {
 			e.Raise(r.b.Events, ib.EventSQDrained)
 		}
 	}

@@ -179,7 +179,7 @@ func (r *responder) checkResources(e *transport.Env, f roce.OpFlags) verdict {
 			return notReady
 		}
 		if f.Any(roce.FlagSend) {
-			r.got, r.size = 0, transport.ListLen(r.b.Recv.SGL)
+			r.got, r.size = 0, min(transport.ListLen(r.b.Recv.SGL), ib.MaxMsgSize)
 			r.cursor = transport.Cursor{}
 		}
 	case f.Any(roce.FlagRead | roce.FlagAtomic):

@@ -128,7 +128,7 @@ func (u *UC) place(e *transport.Env, p *transport.Packet) *uint64 {
 			if !q.TakeRecv(e) {
 				return &e.Stats.DropNoRecv
 			}
-			in.cursor, in.room = transport.Cursor{}, transport.ListLen(q.Recv.SGL)
+			in.cursor, in.room = transport.Cursor{}, min(transport.ListLen(q.Recv.SGL), ib.MaxMsgSize)
 		}
 		if in.off+uint64(n) > in.room {
 			return &e.Stats.DropLength
