@@ -2,6 +2,7 @@ package soft
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"hash/crc32"
 	"math/rand/v2"
@@ -231,11 +232,12 @@ func (h *host) wc(want ib.WCStatus) driver.WC {
 
 func (h *host) ok() driver.WC { h.t.Helper(); return h.wc(ib.WCSuccess) }
 
-func (h *host) fill(seed uint64) {
-	rnd := rand.New(rand.NewPCG(seed, 1))
-	for i := range h.buf {
-		h.buf[i] = byte(rnd.Uint32())
-	}
+func (h *host) fill(seed uint64) { randomize(h.buf, seed) }
+
+func randomize(b []byte, seed uint64) {
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], seed)
+	_, _ = rand.NewChaCha8(key).Read(b)
 }
 
 func sum(b []byte) uint32 { return crc32.ChecksumIEEE(b) }

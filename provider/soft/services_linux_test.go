@@ -25,7 +25,6 @@ func exercise(t testing.TB, a, b *end, n int) {
 	if n > half {
 		t.Fatal("too long")
 	}
-	a.h.fill(uint64(n))
 	src, dst := a.h.buf[:n], b.h.buf[half:half+n]
 	sync := func() { // the race detector does not see the order that packets make
 		a.h.dev.eng.Quiesce()
@@ -33,6 +32,7 @@ func exercise(t testing.TB, a, b *end, n int) {
 	}
 	sync()
 	defer sync()
+	randomize(src, uint64(n))
 	check := func(what string) {
 		t.Helper()
 		sync()
@@ -104,7 +104,7 @@ func datagrams(t testing.TB, a, b *end) {
 	half := len(a.h.buf) / 2
 	mtu := 1024
 	for _, n := range []int{0, 1, 3, 64, mtu} {
-		a.h.fill(uint64(n))
+		randomize(a.h.buf[:n], uint64(n))
 		b.h.dev.eng.Quiesce()
 		b.recv(9, half, half)
 		a.send(driver.SendWR{
