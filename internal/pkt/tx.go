@@ -134,6 +134,15 @@ func (t *Tx) Begin(f *Flow, hdrLen, payload int) []byte {
 	return t.arena[t.hdrStart:t.used:t.used]
 }
 
+// Copy makes the Payload calls of the packet that was begun copy their bytes:
+// the ICRC holds whatever happens to the memory. The caller has asked FullCopy.
+func (t *Tx) Copy() { t.inline = true }
+
+// FullCopy is Full for a packet of which n bytes of payload are copied.
+func (t *Tx) FullCopy(n int) bool {
+	return t.Full(0) || t.used+roce.MaxHeaderLen+n+16 > len(t.arena)
+}
+
 func (t *Tx) maxSegs(f *Flow) int {
 	if f.MaxSegs > 0 && f.MaxSegs < t.Caps.MaxSegs {
 		return f.MaxSegs

@@ -125,3 +125,38 @@ func TestLongestSend(t *testing.T) {
 		w.b.tab.Release(null)
 	}
 }
+
+// Memory that changes between the ICRC and the socket spoils a packet. What is
+// sent again is copied first, so that a busy counter can be read, and a buffer
+// that the application does not leave alone does not end the queue pair.
+func TestMemoryThatNeverRests(t *testing.T) {
+	o := defaults()
+	o.retry = 2
+	w := newWorld(t, o)
+	restless := func(s *side) func() {
+		return func() {
+			if s.env.Tx.Packets > 0 {
+				for i := range s.buf[:8192] {
+					s.buf[i]++
+				}
+			}
+			s.send()
+		}
+	}
+	w.b.env.Send = restless(w.b)
+	w.a.post(w.a.read(1, 100_000, 0, 8192))
+	w.run(0)
+	w.want("READ", wcs(w.a.scq), "1:success")
+	w.want("spoiled first", w.a.badICRC > 0, true)
+	w.a.badICRC = 0
+
+	w.b.env.Send = w.b.send
+	w.a.env.Send = restless(w.a)
+	w.a.post(w.a.write(2, 0, 0, 8192))
+	w.a.post(w.a.write(3, 0, 0, 8192))
+	w.run(0)
+	w.want("WRITEs", wcs(w.a.scq), "2:success 3:success")
+	w.want("spoiled first", w.b.badICRC > 0, true)
+	w.b.badICRC = 0
+	w.idle()
+}

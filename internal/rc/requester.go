@@ -247,8 +247,15 @@ func (r *requester) sendData(e *transport.Env, w *queue.WQE) bool {
 		r.qp.keep(pieces)
 		return r.stall(e, w, status)
 	}
+	again := r.next.Before(r.end)
 	e.Room(len(pieces))
+	if again {
+		e.RoomCopy(int(n))
+	}
 	h := e.Tx.Begin(b.Flow, info.HdrLen, int(n))
+	if again {
+		e.Tx.Copy() // as for READ responses: the source may have changed under way
+	}
 	b.Dest.Sent(size)
 	ask := last || r.askNow(size)
 	se := last && w.Flags&ib.SendSolicited != 0 && w.Op != ib.WRRDMAWrite

@@ -80,7 +80,15 @@ func (r *responder) sendReadResponse(e *transport.Env, s *resource) bool {
 	}
 	info := op.Info()
 	e.Room(len(pieces))
+	if s.asked {
+		e.RoomCopy(int(n))
+	}
 	h := e.Tx.Begin(b.Flow, info.HdrLen, int(n))
+	if s.asked {
+		// The bytes may have changed on the way to the socket the first time, and
+		// the packet was dropped for its ICRC. Memory that never rests can be read too.
+		e.Tx.Copy()
+	}
 	roce.BTH(h).Put(op, false, int(-n&3), uint16(b.PKey), uint32(b.Attr.DestQPN), false, s.next)
 	if info.AETH != 0 {
 		roce.AETH(h[info.AETH:]).Put(roce.AckNoCredit, r.msn)
@@ -97,7 +105,7 @@ func (r *responder) sendReadResponse(e *transport.Env, s *resource) bool {
 	if b.Dest.GSO == transport.GSOUnknown && e.Tx.Joined() {
 		s.probed = true
 	}
-	if n > pkt.InlineCopy {
+	if n > pkt.InlineCopy && !s.asked {
 		r.refs = e.Tx.Packets
 	}
 	return true

@@ -41,6 +41,13 @@ func (e *Env) Room(frags int) {
 	}
 }
 
+// RoomCopy makes sure that a packet with n bytes of copied payload fits into Tx.
+func (e *Env) RoomCopy(n int) {
+	if e.Tx.FullCopy(n) {
+		e.Send()
+	}
+}
+
 // Complete puts a completion into cq. Its notification is delivered after the
 // lock is released. An overrun raises CQ_ERR (IBA 11.6.3.1).
 func (e *Env) Complete(cq *queue.CQ, wc *driver.WC, solicited bool) {
