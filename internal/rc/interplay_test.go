@@ -160,3 +160,31 @@ func TestMemoryThatNeverRests(t *testing.T) {
 	w.b.badICRC = 0
 	w.idle()
 }
+
+// A peer that says RNR is there: what it says once more too late, as rdma_rxe
+// does for a packet behind the refused one, does not use up the transport's
+// retries round by round.
+func TestRNRRefillsRetries(t *testing.T) {
+	o := defaults()
+	o.retry, o.rnrTimer = 1, 1
+	w := newWorld(t, o)
+	w.a.post(w.a.sendWR(1, 0, 8))
+	w.wire = nil
+	for round := range 5 {
+		w.a.inject(roce.OpRCAcknowledge, o.psn, false, nil, aeth(roce.RNRNAK(1)))
+		w.wire[0].deliver()
+		w.wire = nil
+		w.now += 10_000
+		w.a.settle()
+		w.a.inject(roce.OpRCAcknowledge, o.psn, false, nil, aeth(roce.NAKPSNSeqErr))
+		w.wire[len(w.wire)-1].deliver()
+		w.wire = nil
+		if w.a.q.State != ib.QPStateRTS {
+			t.Fatalf("round %d: %v, %v", round, w.a.q.State, wcs(w.a.scq))
+		}
+	}
+	w.b.recv(1, w.b.sge(0, 8))
+	w.run(0)
+	w.want("completions", wcs(w.a.scq), "1:success")
+	w.idle()
+}

@@ -84,6 +84,7 @@ func (r *requester) rnrNAK(e *transport.Env, s roce.Syndrome) {
 	if r.rnrAt != 0 {
 		return // a copy: nothing was sent since the first one
 	}
+	r.retries = r.b.Attr.RetryCnt & 7 // the peer is there; RNR has a limit of its own
 	if r.b.Attr.RNRRetry&7 != rnrInfinite {
 		if r.rnrRetries == 0 {
 			e.Stats.RNRRetryExceed++

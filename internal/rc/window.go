@@ -7,15 +7,15 @@ import (
 	"github.com/verbena-rdma/verbena/internal/wire/roce"
 )
 
-// room reports whether a packet of n bytes (with its responses) may leave, behind
-// the queue pairs that wait already: a small packet does not pass a large one
-// for ever. If not, Dest calls back. A message of which nothing under way asks
+// room reports whether a packet of n bytes (with its responses) may leave. Who has
+// some under way stays behind those that wait: small packets do not pass a large
+// one for ever. If not, Dest calls back. A message of which nothing under way asks
 // for an ACK may go one packet too far: that packet will ask.
 func (r *requester) room(n int) bool {
 	if psn.Diff(r.next, r.una) >= maxUnacked {
 		return false
 	}
-	if (r.b.Dest.Contended() || !r.b.Dest.Room(n)) && (r.outPkts == 0 || r.asking) {
+	if (r.outPkts > 0 && r.b.Dest.Contended() || !r.b.Dest.Room(n)) && (r.outPkts == 0 || r.asking) {
 		r.b.Dest.Wait(r.b)
 		return false
 	}
