@@ -26,7 +26,7 @@ const (
 type cq struct {
 	dev   *Device
 	q     *queue.CQ
-	users atomic.Int32 // queue pairs
+	users users
 	empty atomic.Uint32
 	dead  atomic.Bool
 
@@ -189,10 +189,9 @@ func (c *cq) Events(s driver.EventSink) {
 
 // Destroy implements driver.CQ.
 func (c *cq) Destroy() error {
-	if n := c.users.Load(); n > 0 {
-		return fmt.Errorf("completion queue is used by %d queue pairs: %w", n, syscall.EBUSY)
-	}
-	if !c.dead.Swap(true) {
+	first, err := c.users.end("completion queue")
+	if first {
+		c.dead.Store(true)
 		c.dev.cqs.drop()
 		c.fired(false)
 		c.ctxMu.Lock()
@@ -202,5 +201,5 @@ func (c *cq) Destroy() error {
 			c.watched, c.unwatch = nil, nil
 		}
 	}
-	return nil
+	return err
 }

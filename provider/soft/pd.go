@@ -2,6 +2,7 @@ package soft
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -50,7 +51,9 @@ func (d *Device) pdOf(p driver.PD) (*pd, error) {
 type mr struct {
 	pd     *pd
 	region *mem.Region
-	dead   atomic.Bool
+
+	mu   sync.Mutex // whoever deregisters, also as the second, returns when it is done
+	dead bool
 }
 
 // RegMR implements driver.PD.
@@ -91,14 +94,16 @@ func (m *mr) Length() uint64 { return m.region.Length() }
 // Dereg implements driver.MR. When it returns the key is dead and nothing
 // touches the memory any more.
 func (m *mr) Dereg() error {
-	if m.dead.Swap(true) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.dead {
 		return nil
 	}
 	t := m.pd.dev.table
 	if err := t.Remove(m.region); err != nil {
-		m.dead.Store(false)
 		return err
 	}
+	m.dead = true
 	m.pd.dev.eng.Quiesce()
 	t.Release(m.region)
 	return nil

@@ -62,9 +62,9 @@ func (d *Device) CreateQP(p driver.PD, attr *driver.QPInitAttr, ev driver.EventS
 	if err = d.qps.add(d, "queue pair"); err != nil {
 		return nil, err
 	}
-	if !q.pd.mem.Hold() {
+	if err = q.hold(); err != nil {
 		d.qps.drop()
-		return nil, fmt.Errorf("protection domain is deallocated: %w", syscall.EINVAL)
+		return nil, err
 	}
 	q.Type, q.PD, q.PKey, q.SigAll = attr.Type, &q.pd.mem, ib.PKeyDefault, attr.SQSigAll
 	q.SQ = queue.NewSQ(int(attr.Cap.MaxSendWR), int(attr.Cap.MaxSendSGE), int(attr.Cap.MaxInlineData))
@@ -72,7 +72,6 @@ func (d *Device) CreateQP(p driver.PD, attr *driver.QPInitAttr, ev driver.EventS
 	q.SQ.SigAll = attr.SQSigAll
 	if q.srq != nil {
 		q.RQ, q.Shared, q.SRQEvents = q.srq.q, true, q.srq.events
-		q.srq.users.Add(1)
 		attr.Cap.MaxRecvWR, attr.Cap.MaxRecvSGE = 0, 0
 	} else {
 		q.RQ = queue.NewRQ(int(attr.Cap.MaxRecvWR), int(attr.Cap.MaxRecvSGE))
@@ -82,8 +81,6 @@ func (d *Device) CreateQP(p driver.PD, attr *driver.QPInitAttr, ev driver.EventS
 	attr.Cap.MaxSendWR = uint32(q.SQ.Cap())
 	q.cap = attr.Cap
 	q.limits = queue.Limits{MaxSGE: int(attr.Cap.MaxSendSGE), MaxInline: int(attr.Cap.MaxInlineData), Ops: queue.OpsBase}
-	q.scq.users.Add(1)
-	q.rcq.users.Add(1)
 	switch attr.Type {
 	case ib.RC:
 		rc.New(&q.QP)
@@ -270,12 +267,7 @@ func (q *qp) Destroy() error {
 	}
 	news = q.sh.Release(nil)
 	q.dev.eng.Remove(&q.QP, q.sh)
-	if q.srq != nil {
-		q.srq.users.Add(-1)
-	}
-	q.scq.users.Add(-1)
-	q.rcq.users.Add(-1)
-	q.pd.mem.Drop()
+	q.release()
 	q.dev.qps.drop()
 	return nil
 }

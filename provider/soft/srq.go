@@ -16,7 +16,7 @@ type srq struct {
 	q      *queue.RQ
 	num    uint32
 	events driver.EventSink
-	users  atomic.Int32
+	users  users
 	dead   atomic.Bool
 }
 
@@ -97,12 +97,11 @@ func (s *srq) Num() uint32 { return s.num }
 
 // Destroy implements driver.SRQ.
 func (s *srq) Destroy() error {
-	if n := s.users.Load(); n > 0 {
-		return fmt.Errorf("shared receive queue is used by %d queue pairs: %w", n, syscall.EBUSY)
-	}
-	if !s.dead.Swap(true) {
+	first, err := s.users.end("shared receive queue")
+	if first {
+		s.dead.Store(true)
 		s.pd.mem.Drop()
 		s.pd.dev.srqs.drop()
 	}
-	return nil
+	return err
 }

@@ -1,0 +1,77 @@
+package soft
+
+import (
+	"fmt"
+	"sync/atomic"
+	"syscall"
+)
+
+// users counts the queue pairs that use a completion queue or a shared receive
+// queue. None begins once it was destroyed.
+type users struct{ n atomic.Int32 }
+
+// destroyed is the count of what is destroyed.
+const destroyed = -1
+
+// hold begins a use; false: it is destroyed.
+func (u *users) hold() bool {
+	for {
+		n := u.n.Load()
+		if n == destroyed {
+			return false
+		}
+		if u.n.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+func (u *users) drop() { u.n.Add(-1) }
+
+// end destroys what has no user, else EBUSY. first is true once.
+func (u *users) end(what string) (first bool, err error) {
+	for {
+		switch n := u.n.Load(); n {
+		case destroyed:
+			return false, nil
+		case 0:
+			if u.n.CompareAndSwap(0, destroyed) {
+				return true, nil
+			}
+		default:
+			return false, fmt.Errorf("%s is used by %d queue pairs: %w", what, n, syscall.EBUSY)
+		}
+	}
+}
+
+// hold begins the queue pair's use of what it was created with.
+func (q *qp) hold() error {
+	gone := func(what string) error { return fmt.Errorf("%s was destroyed: %w", what, syscall.EINVAL) }
+	switch {
+	case !q.pd.mem.Hold():
+		return gone("protection domain")
+	case !q.scq.users.hold():
+		q.pd.mem.Drop()
+		return gone("send_cq")
+	case !q.rcq.users.hold():
+		q.scq.users.drop()
+		q.pd.mem.Drop()
+		return gone("recv_cq")
+	case q.srq != nil && !q.srq.users.hold():
+		q.rcq.users.drop()
+		q.scq.users.drop()
+		q.pd.mem.Drop()
+		return gone("srq")
+	}
+	return nil
+}
+
+// release ends it.
+func (q *qp) release() {
+	if q.srq != nil {
+		q.srq.users.drop()
+	}
+	q.rcq.users.drop()
+	q.scq.users.drop()
+	q.pd.mem.Drop()
+}
