@@ -188,3 +188,57 @@ func TestRNRRefillsRetries(t *testing.T) {
 	w.want("completions", wcs(w.a.scq), "1:success")
 	w.idle()
 }
+
+// A message of 2^31 bytes in the smallest packets takes 2^23 PSNs, half of all
+// there are. Its end is sent here as if the rest had arrived, with losses.
+func TestLongestMessageInSmallestPackets(t *testing.T) {
+	for _, op := range []ib.WROpcode{ib.WRRDMAWrite, ib.WRRDMARead} {
+		o := defaults()
+		o.mtu = ib.MTU256
+		w := newWorld(t, o)
+		null, err := w.a.tab.RegisterNull(w.a.pd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const tail = 300 * 256
+		wr := w.a.write(1, 0, 0, 8)
+		wr.Opcode = op
+		wr.SGList = []driver.SGE{{Length: 1 << 31, LKey: null.LKey()}}
+		wr.RemoteAddr -= 1<<31 - tail
+		w.a.push(wr)
+		req, rsp := &w.a.qp.req, &w.b.qp.rsp
+		first := req.una
+		if wqe := w.a.q.SQ.At(w.a.q.SQ.Head()); !req.begin(&w.a.env, wqe) || span(wqe) != 1<<23 {
+			t.Fatal("does not start, or takes another number of PSNs")
+		}
+		at := first.Add(1<<23 - 300)
+		req.una, req.end = at, at
+		req.seek()
+		rsp.epsn = at
+		if op == ib.WRRDMAWrite {
+			rsp.msg, rsp.va, rsp.left, rsp.rkey, rsp.total = msgWrite, w.b.mr.Addr(), tail, w.b.mr.RKey(), 1<<31
+		} else {
+			req.sink.Seek(wr.SGList, 1<<31-tail)
+		}
+		n := 0
+		w.hook = func(s *seen, _ *roce.Packet) fate {
+			if n++; n%97 == 0 {
+				return drop
+			}
+			return pass
+		}
+		w.a.push(w.a.write(2, 0, 100_000, 100))
+		w.a.kick()
+		w.run(0)
+		wc := poll(w.a.scq)
+		if len(wc) != 2 || wc[0].Status != ib.WCSuccess || wc[1].Status != ib.WCSuccess {
+			t.Fatalf("%v: %v", op, wc)
+		}
+		if op == ib.WRRDMARead {
+			w.want("length", wc[0].ByteLen, uint32(1<<31))
+		}
+		w.want("PSN", req.una, first.Add(1<<23+1))
+		w.idle()
+		w.a.tab.Release(null)
+	}
+}
