@@ -58,7 +58,15 @@ type agentQP struct {
 // stdio is the connection with the parent.
 type stdio struct{ in, out *os.File }
 
-func (s stdio) Read(b []byte) (int, error)  { return s.in.Read(b) }
+// Read ends the process with the parent, whatever it is doing.
+func (s stdio) Read(b []byte) (int, error) {
+	n, err := s.in.Read(b)
+	if err != nil {
+		os.Exit(0)
+	}
+	return n, nil
+}
+
 func (s stdio) Write(b []byte) (int, error) { return s.out.Write(b) }
 func (s stdio) Close() error                { return s.in.Close() }
 

@@ -51,6 +51,10 @@ func (w *weather) pass(way int, ip []byte, forward func([]byte)) {
 	}
 }
 
+// lossTimeout is 134 ms: short enough for a test that waits for it some twenty times, and long enough for a busy machine, on
+// which the peer may not run for hundreds of milliseconds.
+const lossTimeout = 15
+
 // TestLoss: 30 MB arrive whole over a network that loses, repeats and reorders packets, with retry_cnt 7.
 func TestLoss(t *testing.T) {
 	for _, net := range []struct {
@@ -67,7 +71,7 @@ func TestLoss(t *testing.T) {
 				w := newWeather(seed, net.drop, net.repeat, net.delay)
 				r := newRelay(t, 9000, false, w.pass)
 				a, b := r.a.open(t, "a"), r.b.open(t, "b")
-				c := connect(a, b, connArgs{typ: ib.RC, addr: f.is, size: n * count, timeout: 13})
+				c := connect(a, b, connArgs{typ: ib.RC, addr: f.is, size: n * count, timeout: lossTimeout})
 				wrote := c.write(n, count, 4, 1)
 				read := c.read(n, count, 4, 2)
 				c.message(n, count, 4, 3)

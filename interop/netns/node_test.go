@@ -24,6 +24,7 @@ type node struct {
 	t    testing.TB
 	name string
 	rpc  *rpc.Client
+	peer *node // of the last connection, for what is told about failures
 	who  Process
 	port Port
 }
@@ -154,13 +155,16 @@ type conn struct {
 	typ    ib.QPType
 }
 
+// ackTimeout is 268 ms: with seven retries nobody gives up on a peer that a busy machine does not let run for a second.
+const ackTimeout = 16
+
 // connArgs describes a connection.
 type connArgs struct {
 	typ     ib.QPType
 	addr    func(netip.Addr) bool
 	mtu     int // 0: what the ports can
 	size    int
-	timeout uint8 // 0: 14, which is 67 ms
+	timeout uint8 // 0: ackTimeout
 }
 
 func mtuOf(bytes int) ib.MTU {
@@ -176,6 +180,7 @@ func mtuOf(bytes int) ib.MTU {
 func newConn(a, b *node, args connArgs) *conn {
 	a.t.Helper()
 	c := &conn{a: a, b: b, typ: args.typ}
+	a.peer, b.peer = b, a
 	a.call("NewQP", QPArgs{args.typ, a.gid(args.addr), args.size}, &c.ea)
 	b.call("NewQP", QPArgs{args.typ, b.gid(args.addr), args.size}, &c.eb)
 	return c
@@ -199,7 +204,7 @@ func connect(a, b *node, args connArgs) *conn {
 
 func (*conn) join(n *node, self, peer Endpoint, mtu ib.MTU, timeout uint8) error {
 	if timeout == 0 {
-		timeout = 14
+		timeout = ackTimeout
 	}
 	var f Failure
 	n.call("Connect", ConnectArgs{QP: self.Index, SGID: self.SGID, To: peer, MTU: mtu, RetryCnt: 7, Timeout: timeout}, &f)
@@ -215,7 +220,8 @@ func send(n *node, w WorkArgs) Done {
 	var d Done
 	n.call("Send", w, &d)
 	if d.Failure.Text != "" {
-		n.t.Fatalf("%s: %v of %d x %d bytes: %v; counters %v", n.name, w.Op, w.Count, w.Len, d.Failure, n.counters())
+		n.t.Fatalf("%s: %v of %d x %d bytes: %v; %v; peer %v", n.name, w.Op, w.Count, w.Len, d.Failure,
+			nonZero(n.counters()), nonZero(n.peer.counters()))
 	}
 	return d
 }
@@ -235,7 +241,19 @@ func (c *conn) write(n, count, depth int, seed uint64) time.Duration {
 	c.a.t.Helper()
 	all := n * count
 	c.a.call("Fill", DataArgs{c.ea.Index, 0, all, seed}, &struct{}{})
-	d := send(c.a, WorkArgs{QP: c.ea.Index, Len: n, Count: count, Depth: depth, Op: ib.WRRDMAWrite})
+	w := WorkArgs{QP: c.ea.Index, Len: n, Count: count, Depth: depth, Op: ib.WRRDMAWrite}
+	if c.typ == ib.UC { // only a receive tells that the data are there
+		w.Op = ib.WRRDMAWriteWithImm
+		c.b.call("PostRecv", WorkArgs{QP: c.eb.Index, Count: count}, &struct{}{})
+	}
+	d := send(c.a, w)
+	if c.typ == ib.UC {
+		var got Done
+		c.b.call("WaitRecv", WorkArgs{QP: c.eb.Index, Count: count}, &got)
+		if got.Failure.Text != "" {
+			c.a.t.Fatalf("%s: %v; counters %v", c.b.name, got.Failure, nonZero(c.b.counters()))
+		}
+	}
 	checkData(c.b, DataArgs{c.eb.Index, 0, all, seed}, fmt.Sprintf("WRITE of %d x %d", count, n))
 	return d.Took
 }

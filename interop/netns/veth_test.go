@@ -67,7 +67,7 @@ func testVeth(t *testing.T, nb *namespace, a, b *node, addr func(netip.Addr) boo
 	for _, n := range []int{1, mtu, 20*mtu + 3} {
 		seed++
 		uc.message(n, 1, 1, seed)
-		uc.write(n, 1, 1, seed) // a message behind it would tell when it is there: the link loses nothing
+		uc.write(n, 1, 1, seed)
 	}
 	ud := connect(a, b, connArgs{typ: ib.UD, addr: addr, size: size})
 	for _, n := range []int{1, mtu - 1, mtu} {
