@@ -315,3 +315,51 @@ func TestThreadServesTheAbsent(t *testing.T) {
 		}
 	}
 }
+
+// Queue pairs come and go while packets for them arrive: none gets a step after
+// its removal has returned.
+func TestRemoveWhilePacketsArrive(t *testing.T) {
+	const rounds = 300
+	e, p := newReal(t, 3)
+	var stop atomic.Bool
+	var wg, feeder sync.WaitGroup
+	feeder.Go(func() {
+		for k := 0; !stop.Load(); k++ {
+			p.arrive(packet(ib.QPN(2+k%6), k))
+			if e.Poll(); k%64 == 0 {
+				time.Sleep(10 * time.Microsecond)
+			}
+		}
+	})
+	for w := range 6 {
+		wg.Go(func() {
+			for range rounds {
+				q := &fakeQP{sh: e.ShardFor(ib.QPN(2 + w))}
+				q.Num, q.Type = ib.QPN(2+w), ib.UD
+				q.QP.Service = q
+				var removed atomic.Bool
+				check := func(*transport.Env) {
+					if removed.Load() {
+						t.Error("a step for a removed queue pair")
+					}
+				}
+				q.onPkt = func(env *transport.Env) { check(env); q.Owe(env); q.at = env.Now + 20_000 }
+				q.onTimer, q.onPost = check, check
+				if err := e.Add(&q.QP, q.sh); err != nil {
+					t.Error(err)
+					return
+				}
+				q.set(e.now() + 10_000)
+				e.Poll()
+				e.Remove(&q.QP, q.sh)
+				removed.Store(true)
+			}
+		})
+	}
+	finish(t, &wg, "those who add and remove")
+	stop.Store(true)
+	feeder.Wait()
+	if err := e.Busy(); err != nil {
+		t.Error(err)
+	}
+}
