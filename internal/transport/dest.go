@@ -104,9 +104,11 @@ func (d *Dest) Repeated(n int) {
 }
 
 // Room reports whether one more packet of n bytes may leave. With nothing under
-// way it always may.
+// way it always may. What needs more than half of the window, as a READ with its
+// responses may, leaves when half of it is free: a window that losses made small
+// never has more room while others use it.
 func (d *Dest) Room(n int) bool {
-	return d.pkts == 0 || d.bytes+n <= d.limitBytes && d.pkts < d.limitPkts
+	return d.pkts == 0 || d.bytes+min(n, d.limitBytes/2) <= d.limitBytes && d.pkts < d.limitPkts
 }
 
 // HalfFull reports whether at least half of the window is under way: the sender

@@ -159,3 +159,32 @@ func TestWaitersWakeOnce(t *testing.T) {
 		}
 	})
 }
+
+// A READ of more bytes than a small window has gets its turn beside others.
+func TestRoomForLargeInSmallWindow(t *testing.T) {
+	e := &Env{}
+	d := NewDest(netip.MustParseAddr("192.0.2.1"), GSOOn)
+	for i := range 20 {
+		e.Now = int64(i+1) * 10_000_000
+		d.Lost(e)
+	}
+	const large = 66 << 10
+	d.Sent(100)
+	if !d.Room(large) {
+		t.Error("no room beside one small packet")
+	}
+	d.Sent(large)
+	if d.Room(large) || d.Room(100) {
+		t.Error("room for more than one of them")
+	}
+	d.Forget(e, large+100, 2)
+	for range 10 {
+		d.Sent(1000)
+	}
+	if d.Room(large) {
+		t.Error("room beside more than half a window")
+	}
+	if !d.Room(1000) {
+		t.Error("no room for a small packet")
+	}
+}
