@@ -14,7 +14,6 @@ import (
 	"github.com/verbena-rdma/verbena/internal/port"
 	"github.com/verbena-rdma/verbena/internal/shard"
 	"github.com/verbena-rdma/verbena/internal/transport"
-	"github.com/verbena-rdma/verbena/internal/wire/roce"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
@@ -125,10 +124,9 @@ func (d *Device) QueryPort(p uint8) (ib.PortAttr, error) {
 	}, nil
 }
 
-// activeMTU is the largest path MTU with which every packet fits the link. The
-// longest is a WRITE ONLY with immediate data over IPv6, 40+8+12+16+4 bytes and
-// the ICRC, which Linux's rdma_rxe does not count in.
-func (d *Device) activeMTU() ib.MTU { return ib.MTUFromLink(d.cfg.LinkMTU - roce.ICRCLen) }
+// activeMTU is the port's active MTU as Linux's rdma_rxe reckons it, which counts
+// 80 bytes of headers. checkPathMTU knows the one packet that may be longer.
+func (d *Device) activeMTU() ib.MTU { return ib.MTUFromLink(d.cfg.LinkMTU) }
 
 // GIDEntry implements driver.Device.
 func (d *Device) GIDEntry(p uint8, index int) (ib.GIDEntry, error) {

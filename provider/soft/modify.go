@@ -45,6 +45,11 @@ func (q *qp) Modify(attr *ib.QPAttr, mask ib.QPAttrMask) error {
 		if flow, err = q.dev.flow(&attr.AHAttr, uint32(q.QP.Num)*0x61C88647); err != nil {
 			return fmt.Errorf("ah_attr: %w", err)
 		}
+		if mask&ib.QPAttrPathMTU != 0 {
+			if err := q.dev.checkPathMTU(attr.PathMTU, flow); err != nil {
+				return err
+			}
+		}
 	}
 	if q.Type == ib.UD && to == ib.QPStateRTR && from != to {
 		if err := q.dev.listenAll(); err != nil {
@@ -91,6 +96,22 @@ func (q *qp) checkValues(a *ib.QPAttr, mask ib.QPAttrMask) error {
 		return fmt.Errorf("cap: queues are not resized: %w", syscall.EOPNOTSUPP)
 	case has(ib.QPAttrRateLimit):
 		return fmt.Errorf("rate_limit is not offered: %w", syscall.EOPNOTSUPP)
+	}
+	return nil
+}
+
+// longest6 is the most that stands around a payload over IPv6: a WRITE ONLY with
+// immediate data has 40+8+12+16+4 bytes of headers and the ICRC. The active MTU
+// counts 80.
+const longest6 = 84
+
+// checkPathMTU refuses a path MTU with which a full packet would not fit the
+// link although the active MTU says so: over IPv6, at link MTUs 80 to 83 bytes
+// above it. The packet would vanish, since it may not be fragmented.
+func (d *Device) checkPathMTU(m ib.MTU, flow *pkt.Flow) error {
+	if flow.Is6() && !onHost(flow) && m.Bytes()+longest6 > d.cfg.LinkMTU {
+		return fmt.Errorf("path_mtu %d: over IPv6 it needs a link MTU of %d, the link has %d; use a smaller one: %w",
+			m.Bytes(), m.Bytes()+longest6, d.cfg.LinkMTU, syscall.EINVAL)
 	}
 	return nil
 }
