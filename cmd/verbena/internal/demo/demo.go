@@ -11,6 +11,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/cli"
 	"github.com/verbena-rdma/verbena/provider/soft"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // ErrDiffers tells that something did not arrive as it was sent.
@@ -126,7 +127,7 @@ func (r *run) do(ctx context.Context, die func(error)) (err error) {
 	r.describe()
 	for _, step := range []func(context.Context) error{r.transfer, r.message, r.atomics, r.datagram, r.latency} {
 		if err := step(ctx); err != nil {
-			return ctxErr(ctx, err)
+			return r.explain(ctxErr(ctx, err))
 		}
 	}
 	r.res.Wire = r.rec.timeline()
@@ -136,6 +137,15 @@ func (r *run) do(ctx context.Context, die func(error)) (err error) {
 	}
 	_, err = r.child.ask(ctx, &request{Op: opBye})
 	return err
+}
+
+// explain adds to an error of the transport what both devices counted.
+func (r *run) explain(err error) error {
+	if !errors.As(err, new(*verbs.WCError)) && !errors.Is(err, errSilence) {
+		return err
+	}
+	r.child.stop()
+	return fmt.Errorf("%w\n  counted here: %s%s", err, r.trouble(), r.child.stderr.said())
 }
 
 // describe notes what takes part.

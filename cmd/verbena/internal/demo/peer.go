@@ -29,7 +29,7 @@ type peer struct {
 }
 
 // Peer runs the second process: it serves requests from in until it ends.
-func Peer(ctx context.Context, in io.Reader, out io.Writer) error {
+func Peer(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	requests := make(chan request)
@@ -51,9 +51,13 @@ func Peer(ctx context.Context, in io.Reader, out io.Writer) error {
 	}()
 	p := &peer{sum: sha256.New()}
 	defer func() {
-		if p.side != nil {
-			p.close()
+		if p.side == nil {
+			return
 		}
+		if t := p.trouble(); err != nil && t != "" {
+			err = fmt.Errorf("%w; counted: %s", err, t)
+		}
+		p.close()
 	}()
 	for {
 		var r request

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"syscall"
 	"time"
 
@@ -223,6 +224,23 @@ func (s *side) one(ctx context.Context) (verbs.WC, error) {
 
 // bytes is a part of the small region.
 func (s *side) bytes(at, n int) []byte { return s.small.Bytes()[at : at+n : at+n] }
+
+// trouble names what the device counted that is not plain traffic; "" if
+// nothing.
+func (s *side) trouble() string {
+	d, ok := s.dev.Driver().(*soft.Device)
+	if !ok {
+		return ""
+	}
+	var list []string
+	st := d.Stats()
+	st.Each(func(name string, v uint64) {
+		if v > 0 && name != "SentPackets" && name != "RcvdPackets" {
+			list = append(list, fmt.Sprintf("%s %d", name, v))
+		}
+	})
+	return strings.Join(list, ", ")
+}
 
 // close gives everything back, last things first.
 func (s *side) close() error {

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -33,7 +34,6 @@ type step struct {
 type recorder struct {
 	current atomic.Pointer[step]
 	steps   []*step
-	start   atomic.Int64 // time of the first packet
 }
 
 // enter makes the step of the name the current one.
@@ -59,7 +59,6 @@ func (r *recorder) packet(p *trace.Packet) {
 	if s.counts[dir][p.Head[0]].Add(1) > 1 {
 		return
 	}
-	r.start.CompareAndSwap(0, p.Time)
 	x := sample{sent: p.Sent, time: p.Time, size: p.Size}
 	copy(x.head[:], p.Head)
 	s.mu.Lock()
@@ -85,9 +84,24 @@ type WireLine struct {
 	Header string  `json:"first_header"`
 }
 
+// start is the time of the first packet. The packets of several goroutines come
+// not quite in the order of their times.
+func (r *recorder) start() int64 {
+	first := int64(math.MaxInt64)
+	for _, s := range r.steps {
+		s.mu.Lock()
+		for i := range s.first {
+			first = min(first, s.first[i].time)
+		}
+		s.mu.Unlock()
+	}
+	return first
+}
+
 // timeline tells what was recorded.
 func (r *recorder) timeline() []WireStep {
 	var list []WireStep
+	start := r.start()
 	for _, s := range r.steps {
 		s.mu.Lock()
 		ws := WireStep{Step: s.name}
@@ -100,7 +114,7 @@ func (r *recorder) timeline() []WireStep {
 			}
 			h := roce.BTH(x.head[:roce.BTHLen])
 			ws.Packets = append(ws.Packets, WireLine{
-				Time: float64(x.time-r.start.Load()) / 1e6, Sent: x.sent, Opcode: h.Opcode().String(), PSN: uint32(h.PSN()),
+				Time: float64(x.time-start) / 1e6, Sent: x.sent, Opcode: h.Opcode().String(), PSN: uint32(h.PSN()),
 				Bytes: x.size, Count: s.counts[dir][x.head[0]].Load(), Header: describe(x.head[:]),
 			})
 		}
