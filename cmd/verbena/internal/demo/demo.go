@@ -139,13 +139,16 @@ func (r *run) do(ctx context.Context, die func(error)) (err error) {
 	return err
 }
 
-// explain adds to an error of the transport what both devices counted.
+// explain adds to an error of a step what both devices counted.
 func (r *run) explain(err error) error {
-	if !errors.As(err, new(*verbs.WCError)) && !errors.Is(err, errSilence) {
-		return err
+	if t := r.trouble(); t != "" {
+		err = fmt.Errorf("%w\n  counted here: %s", err, t)
 	}
-	r.child.stop()
-	return fmt.Errorf("%w\n  counted here: %s%s", err, r.trouble(), r.child.stderr.said())
+	if errors.As(err, new(*verbs.WCError)) || errors.Is(err, errSilence) {
+		r.child.stop()
+		err = fmt.Errorf("%w%s", err, r.child.stderr.said())
+	}
+	return err
 }
 
 // describe notes what takes part.
