@@ -1,9 +1,12 @@
 package rc
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/queue"
+	"github.com/verbena-rdma/verbena/internal/transport"
 	"github.com/verbena-rdma/verbena/internal/wire/roce"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
@@ -241,4 +244,68 @@ func TestLongestMessageInSmallestPackets(t *testing.T) {
 		w.idle()
 		w.a.tab.Release(null)
 	}
+}
+
+// After a timeout a lost response is noticed at once again.
+func TestLostResponseAfterTimeout(t *testing.T) {
+	o := defaults()
+	w := newWorld(t, o)
+	asks, firsts := 0, 0
+	w.hook = func(s *seen, _ *roce.Packet) fate {
+		switch {
+		case s.op == roce.OpRCReadRequest:
+			if asks++; asks == 2 {
+				return drop
+			}
+		case s.psn == o.psn:
+			if firsts++; firsts < 3 {
+				return drop
+			}
+		}
+		return pass
+	}
+	w.a.post(w.a.read(1, 0, 0, 5000))
+	w.run(0)
+	w.want("completion", wcs(w.a.scq), "1:success")
+	w.want("timeouts", w.a.env.Stats.LocalTimeouts, 1)
+	w.want("requests", asks, 4)
+	w.idle()
+}
+
+// The solicited bit is on the last packet of what consumes a receive request,
+// and on nothing else.
+func TestSolicitedBit(t *testing.T) {
+	o := defaults()
+	w := newWorld(t, o)
+	for i, op := range []ib.WROpcode{ib.WRRDMAWrite, ib.WRRDMAWriteWithImm, ib.WRSend, ib.WRSendWithImm, ib.WRRDMARead} {
+		w.b.recv(1, w.b.sge(0, 3000))
+		wr := w.a.write(uint64(i), 0, 0, 3000)
+		wr.Opcode, wr.Flags = op, ib.SendSolicited
+		w.log = nil
+		w.a.post(wr)
+		w.run(0)
+		se := ""
+		for _, s := range w.log {
+			if s.se {
+				se += s.op.String() + " "
+			}
+		}
+		w.want(fmt.Sprint(op), se, [...]string{
+			"", "RC_RDMA_WRITE_LAST_WITH_IMMEDIATE ", "RC_SEND_LAST ", "RC_SEND_LAST_WITH_IMMEDIATE ", "",
+		}[i])
+	}
+}
+
+// Who has something under way does not pass one that waits for the window.
+func TestNobodyPassesWhoWaits(t *testing.T) {
+	w := newWorld(t, defaults())
+	other := &transport.QP{Num: 0x777, SQ: queue.NewSQ(1, 1, 0), RQ: queue.NewRQ(1, 1), Dest: w.a.q.Dest}
+	New(other)
+	w.a.post(w.a.write(1, 0, 0, 8))
+	w.a.q.Dest.Wait(other)
+	w.a.post(w.a.write(2, 0, 0, 8))
+	w.want("requests", len(w.log), 1)
+	w.run(0)
+	w.want("completions", wcs(w.a.scq), "1:success 2:success")
+	w.idle()
 }
