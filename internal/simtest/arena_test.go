@@ -8,7 +8,7 @@ import (
 )
 
 // arenaSize is the registered memory of a node.
-const arenaSize = 1 << 20
+const arenaSize = 2 << 20
 
 // arena is a node's registered memory with what the model knows of it: shadow
 // equals mem everywhere but in slots in flux, which somebody may be writing.
@@ -52,8 +52,9 @@ func (a *arena) reset() {
 	a.flux = a.flux[:0]
 }
 
-// recvReserve is kept free for receives, so that messages always end.
-const recvReserve = arenaSize / 4
+// recvReserve is kept free for receives, so that messages always end: four times
+// what the queues of a node may hold (32 KiB each), since free memory is in pieces.
+const recvReserve = arenaSize / 2
 
 // guard bytes lie behind each slot: nobody may touch them.
 const guard = 24
