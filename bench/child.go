@@ -8,7 +8,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime/pprof"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -35,10 +38,37 @@ func ServeRole(roles map[string]Role) (bool, error) {
 	if err := in.Decode(&args); err != nil {
 		return true, fmt.Errorf("%s: arguments: %w", name, err)
 	}
+	stop, err := profile(name)
+	if err != nil {
+		return true, err
+	}
+	defer stop()
 	if err := role(args, in, out); err != nil {
 		return true, fmt.Errorf("%s: %w", name, err)
 	}
 	return true, nil
+}
+
+// profileVariable names a directory for CPU profiles of the children, one file each.
+const profileVariable = "VERBENA_BENCH_PROFILE"
+
+// profile starts one if it is asked for.
+func profile(role string) (stop func(), err error) {
+	dir := os.Getenv(profileVariable)
+	if dir == "" {
+		return func() {}, nil
+	}
+	f, err := os.Create(filepath.Join(dir, fmt.Sprintf("%s-%d.prof", strings.ReplaceAll(role, "/", "-"), os.Getpid())))
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = f.Close()
+	}, nil
 }
 
 // A Child is a copy of this program that plays a [Role].
