@@ -13,7 +13,12 @@ type ParamError struct {
 }
 
 // Error names the parameter, its value and what it may be.
-func (e *ParamError) Error() string { return e.Param + " is " + e.Value + ", want " + e.Want }
+func (e *ParamError) Error() string {
+	return e.Param + " is " + e.Value + ", want " + e.Want + ": " + syscall.EINVAL.Error()
+}
+
+// Parameter is what is at fault.
+func (e *ParamError) Parameter() string { return e.Param }
 
 // Unwrap returns EINVAL.
 func (e *ParamError) Unwrap() error { return syscall.EINVAL }
@@ -26,27 +31,28 @@ func CheckAttr(a *QPAttr, mask QPAttrMask) error {
 		bit   QPAttrMask
 		param string
 		value uint32
+		least uint32
 		limit uint32
 	}{
-		{QPAttrState, "QPState", uint32(a.QPState), uint32(QPStateErr)},
-		{QPAttrCurState, "CurQPState", uint32(a.CurQPState), uint32(QPStateErr)},
-		{QPAttrPathMTU, "PathMTU", uint32(a.PathMTU), uint32(MTU4096)},
-		{QPAttrPathMigState, "PathMigState", uint32(a.PathMigState), uint32(MigArmed)},
-		{QPAttrRQPSN, "RQPSN", a.RQPSN, 0xFFFFFF},
-		{QPAttrSQPSN, "SQPSN", a.SQPSN, 0xFFFFFF},
-		{QPAttrDestQPN, "DestQPN", uint32(a.DestQPN), uint32(QPNMax)},
-		{QPAttrTimeout, "Timeout", uint32(a.Timeout), MaxTimeout},
-		{QPAttrAltPath, "AltTimeout", uint32(a.AltTimeout), MaxTimeout},
-		{QPAttrRetryCnt, "RetryCnt", uint32(a.RetryCnt), 7},
-		{QPAttrRNRRetry, "RNRRetry", uint32(a.RNRRetry), 7},
-		{QPAttrMinRNRTimer, "MinRNRTimer", uint32(a.MinRNRTimer), 31},
+		{QPAttrState, "QPState", uint32(a.QPState), 0, uint32(QPStateErr)},
+		{QPAttrCurState, "CurQPState", uint32(a.CurQPState), 0, uint32(QPStateErr)},
+		{QPAttrPathMTU, "PathMTU", uint32(a.PathMTU), uint32(MTU256), uint32(MTU4096)},
+		{QPAttrPathMigState, "PathMigState", uint32(a.PathMigState), 0, uint32(MigArmed)},
+		{QPAttrRQPSN, "RQPSN", a.RQPSN, 0, 0xFFFFFF},
+		{QPAttrSQPSN, "SQPSN", a.SQPSN, 0, 0xFFFFFF},
+		{QPAttrDestQPN, "DestQPN", uint32(a.DestQPN), 0, uint32(QPNMax)},
+		{QPAttrTimeout, "Timeout", uint32(a.Timeout), 0, MaxTimeout},
+		{QPAttrAltPath, "AltTimeout", uint32(a.AltTimeout), 0, MaxTimeout},
+		{QPAttrRetryCnt, "RetryCnt", uint32(a.RetryCnt), 0, 7},
+		{QPAttrRNRRetry, "RNRRetry", uint32(a.RNRRetry), 0, 7},
+		{QPAttrMinRNRTimer, "MinRNRTimer", uint32(a.MinRNRTimer), 0, 31},
 	} {
-		if mask&c.bit != 0 && c.value > c.limit {
-			return &ParamError{Param: c.param, Value: strconv.FormatUint(uint64(c.value), 10), Want: "0 to " + strconv.FormatUint(uint64(c.limit), 10)}
+		if mask&c.bit != 0 && (c.value < c.least || c.value > c.limit) {
+			return &ParamError{
+				Param: c.param, Value: strconv.FormatUint(uint64(c.value), 10),
+				Want: strconv.FormatUint(uint64(c.least), 10) + " to " + strconv.FormatUint(uint64(c.limit), 10),
+			}
 		}
-	}
-	if mask&QPAttrPathMTU != 0 && a.PathMTU == 0 {
-		return &ParamError{Param: "PathMTU", Value: "0", Want: "1 to 5"}
 	}
 	// CurQPState is what the caller takes the state to be. Only states that a
 	// queue pair can enter by itself, or behind which it may be, can be named.

@@ -102,6 +102,34 @@ var qpAttrNames = []flagName{
 // "STATE|PKEY_INDEX".
 func (m QPAttrMask) String() string { return flagString(qpAttrNames, uint32(m)) }
 
+var qpAttrGoNames = []flagName{
+	{uint32(QPAttrState), "QPAttrState"},
+	{uint32(QPAttrCurState), "QPAttrCurState"},
+	{uint32(QPAttrEnSQDAsyncNotify), "QPAttrEnSQDAsyncNotify"},
+	{uint32(QPAttrAccessFlags), "QPAttrAccessFlags"},
+	{uint32(QPAttrPKeyIndex), "QPAttrPKeyIndex"},
+	{uint32(QPAttrPort), "QPAttrPort"},
+	{uint32(QPAttrQKey), "QPAttrQKey"},
+	{uint32(QPAttrAV), "QPAttrAV"},
+	{uint32(QPAttrPathMTU), "QPAttrPathMTU"},
+	{uint32(QPAttrTimeout), "QPAttrTimeout"},
+	{uint32(QPAttrRetryCnt), "QPAttrRetryCnt"},
+	{uint32(QPAttrRNRRetry), "QPAttrRNRRetry"},
+	{uint32(QPAttrRQPSN), "QPAttrRQPSN"},
+	{uint32(QPAttrMaxRDAtomic), "QPAttrMaxRDAtomic"},
+	{uint32(QPAttrAltPath), "QPAttrAltPath"},
+	{uint32(QPAttrMinRNRTimer), "QPAttrMinRNRTimer"},
+	{uint32(QPAttrSQPSN), "QPAttrSQPSN"},
+	{uint32(QPAttrMaxDestRDAtomic), "QPAttrMaxDestRDAtomic"},
+	{uint32(QPAttrPathMigState), "QPAttrPathMigState"},
+	{uint32(QPAttrCap), "QPAttrCap"},
+	{uint32(QPAttrDestQPN), "QPAttrDestQPN"},
+	{uint32(QPAttrRateLimit), "QPAttrRateLimit"},
+}
+
+// goString lists the attributes as this package names them, "QPAttrState|QPAttrPort".
+func (m QPAttrMask) goString() string { return flagString(qpAttrGoNames, uint32(m)) }
+
 var srqAttrNames = []flagName{
 	{uint32(SRQMaxWR), "MAX_WR"},
 	{uint32(SRQLimit), "LIMIT"},

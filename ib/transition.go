@@ -171,17 +171,25 @@ type TransitionError struct {
 func (e *TransitionError) Error() string {
 	s := e.Type.String() + " queue pair, " + e.From.String() + " to " + e.To.String() + ": "
 	if e.Illegal {
-		return s + "no such transition"
+		return s + "no such transition: " + syscall.EINVAL.Error()
 	}
 	sep := ""
 	if e.Missing != 0 {
-		s += "missing " + e.Missing.String()
+		s += "mask lacks " + e.Missing.goString()
 		sep = "; "
 	}
 	if e.Forbidden != 0 {
-		s += sep + "not allowed " + e.Forbidden.String()
+		s += sep + "mask may not have " + e.Forbidden.goString()
 	}
-	return s
+	return s + ": " + syscall.EINVAL.Error()
+}
+
+// Parameter is what is at fault: "QPState" or "mask".
+func (e *TransitionError) Parameter() string {
+	if e.Illegal {
+		return "QPState"
+	}
+	return "mask"
 }
 
 // Unwrap returns EINVAL.

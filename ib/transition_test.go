@@ -159,22 +159,22 @@ func TestTransitionErrorText(t *testing.T) {
 	}{
 		{
 			CheckTransition(RC, QPStateReset, QPStateRTR, QPAttrState),
-			"RC queue pair, RESET to RTR: no such transition",
+			"RC queue pair, RESET to RTR: no such transition: invalid argument",
 		},
 		{
 			CheckTransition(RC, QPStateReset, QPStateInit, QPAttrState|QPAttrPKeyIndex),
-			"RC queue pair, RESET to INIT: missing ACCESS_FLAGS|PORT",
+			"RC queue pair, RESET to INIT: mask lacks QPAttrAccessFlags|QPAttrPort: invalid argument",
 		},
 		{
 			CheckTransition(UD, QPStateReset, QPStateInit, QPAttrState|QPAttrPKeyIndex|QPAttrPort|QPAttrAccessFlags),
-			"UD queue pair, RESET to INIT: missing QKEY; not allowed ACCESS_FLAGS",
+			"UD queue pair, RESET to INIT: mask lacks QPAttrQKey; mask may not have QPAttrAccessFlags: invalid argument",
 		},
 		{
 			CheckTransition(UC, QPStateRTR, QPStateRTS, QPAttrState|QPAttrSQPSN|QPAttrTimeout|QPAttrRetryCnt),
-			"UC queue pair, RTR to RTS: not allowed TIMEOUT|RETRY_CNT",
+			"UC queue pair, RTR to RTS: mask may not have QPAttrTimeout|QPAttrRetryCnt: invalid argument",
 		},
-		{CheckTransition(Driver, QPStateReset, QPStateInit, QPAttrState), "DRIVER queue pair, RESET to INIT: no such transition"},
-		{CheckTransition(QPType(77), QPState(99), QPStateErr, 0), "QPType(77) queue pair, QPState(99) to ERR: no such transition"},
+		{CheckTransition(Driver, QPStateReset, QPStateInit, QPAttrState), "DRIVER queue pair, RESET to INIT: no such transition: invalid argument"},
+		{CheckTransition(QPType(77), QPState(99), QPStateErr, 0), "QPType(77) queue pair, QPState(99) to ERR: no such transition: invalid argument"},
 	} {
 		if c.err == nil || c.err.Error() != c.want || !errors.Is(c.err, syscall.EINVAL) {
 			t.Errorf("got %v, want %s", c.err, c.want)

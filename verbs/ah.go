@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"syscall"
 
@@ -21,7 +22,8 @@ type AH struct {
 var _ driver.AHUnwrapper = (*AH)(nil)
 
 // CreateAH makes an address handle (ibv_create_ah). EINVAL: on RoCE the address
-// has no GRH (IsGlobal), or its GID index is empty; ENETUNREACH: no way there.
+// has no GRH (IsGlobal), its GID index is empty,
+// or PortNum is not one of the device; ENETUNREACH: no way there.
 func (p *PD) CreateAH(attr *ib.AHAttr) (*AH, error) { return p.createAH("create_ah", attr) }
 
 func (p *PD) createAH(op string, attr *ib.AHAttr) (*AH, error) {
@@ -45,8 +47,11 @@ func (p *PD) createAH(op string, attr *ib.AHAttr) (*AH, error) {
 
 // checkAV refuses addresses that do not work on RoCE, whatever the provider.
 func (c *Context) checkAV(op string, a *ib.AHAttr) error {
-	port, err := c.dev.QueryPort(portOf(a))
-	if err != nil {
+	port, err := c.dev.QueryPort(a.PortNum)
+	switch {
+	case errors.Is(err, syscall.EINVAL):
+		return paramErr(op, "AHAttr.PortNum", fmt.Sprintf("%d is none of the device, ports count from 1", a.PortNum), syscall.EINVAL)
+	case err != nil:
 		return opErr(op, err)
 	}
 	if port.LinkLayer != ib.LinkEthernet {
@@ -58,14 +63,11 @@ func (c *Context) checkAV(op string, a *ib.AHAttr) error {
 	if a.DGID.IsZero() {
 		return paramErr(op, "AHAttr.DGID", "is empty", syscall.EINVAL)
 	}
-	if _, err := c.dev.GIDEntry(portOf(a), int(a.SGIDIndex)); err != nil {
+	if _, err := c.dev.GIDEntry(a.PortNum, int(a.SGIDIndex)); err != nil {
 		return paramErr(op, "AHAttr.SGIDIndex", fmt.Sprintf("%d is not in use", a.SGIDIndex), syscall.EINVAL)
 	}
 	return nil
 }
-
-// portOf is the port of an address; 0, which is none, stands for the first.
-func portOf(a *ib.AHAttr) uint8 { return max(a.PortNum, 1) }
 
 // InitAHFromWC makes the address of the sender of a datagram out of its
 // completion and the first 40 bytes of its receive buffer
@@ -132,8 +134,14 @@ func (p *PD) CreateAHFromWC(wc *WC, grh []byte, port uint8) (*AH, error) {
 // PD is the domain of the address handle.
 func (a *AH) PD() *PD { return a.pd }
 
-// UnwrapAH gives the provider's object, for providers.
-func (a *AH) UnwrapAH() driver.AH { return a.ah }
+// UnwrapAH gives the provider's object, for providers; nil of a nil handle, so
+// that a post with one is refused.
+func (a *AH) UnwrapAH() driver.AH {
+	if a == nil {
+		return nil
+	}
+	return a.ah
+}
 
 // Destroy gives the handle back (ibv_destroy_ah). Work that was posted with it
 // and has not been sent may still need it: destroy it after that completed.

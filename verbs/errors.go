@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-
-	"github.com/verbena-rdma/verbena/ib"
 )
 
 // OpError is how every call of this package fails.
@@ -71,17 +69,22 @@ var (
 	errQPClosed      error = &closedError{"queue pair", syscall.EINVAL}
 )
 
-// opErr wraps a provider's error; nil stays nil. Where the provider names the
-// parameter in a way that this package knows, so does the result.
+// opErr wraps a provider's error; nil stays nil. Where the error names a parameter
+// (method Parameter), so does the result.
 func opErr(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	e := &OpError{Op: op, Err: err}
-	if p := (*ib.ParamError)(nil); errors.As(err, &p) {
-		e.Param = p.Param
+	return &OpError{Op: op, Param: paramOf(err), Err: err}
+}
+
+// paramOf is the parameter that an error is about; empty if it names none.
+func paramOf(err error) string {
+	var p interface{ Parameter() string }
+	if errors.As(err, &p) {
+		return p.Parameter()
 	}
-	return e
+	return ""
 }
 
 // paramErr is the refusal of a parameter.
@@ -91,5 +94,5 @@ func paramErr(op, param, why string, errno syscall.Errno) error {
 
 // postErr makes the error of a list of which n work requests were taken.
 func postErr(op string, n int, wrid uint64, err error) error {
-	return &OpError{Op: op, Err: &PostError{Index: n, WRID: wrid, Err: err}}
+	return &OpError{Op: op, Param: paramOf(err), Err: &PostError{Index: n, WRID: wrid, Err: err}}
 }

@@ -127,10 +127,26 @@ func (q *QP) Modify(attr *ib.QPAttr, mask ib.QPAttrMask) error {
 	}
 	if mask&ib.QPAttrAV != 0 {
 		if err := q.pd.ctx.checkAV(op, &attr.AHAttr); err != nil {
+			// Where there is no such transition, that is what to say.
+			if terr := q.checkTransition(attr, mask); terr != nil {
+				return opErr(op, terr)
+			}
 			return err
 		}
 	}
 	return opErr(op, q.qp.Modify(attr, mask))
+}
+
+func (q *QP) checkTransition(attr *ib.QPAttr, mask ib.QPAttrMask) error {
+	now, err := q.qp.Query()
+	if err != nil {
+		return err
+	}
+	to := now.QPState
+	if mask&ib.QPAttrState != 0 {
+		to = attr.QPState
+	}
+	return ib.CheckTransition(q.init.Type, now.QPState, to, mask)
 }
 
 // Query tells the attributes and how the queue pair was created
@@ -177,6 +193,9 @@ func (q *QP) PostSend(wrs []SendWR) error {
 
 // PostSendOne posts one send request without a list.
 func (q *QP) PostSendOne(wr *SendWR) error {
+	if wr == nil {
+		return paramErr("post_send", "wr", "is nil", syscall.EINVAL)
+	}
 	q.oneMu.Lock()
 	defer q.oneMu.Unlock()
 	q.oneSend[0] = *wr
@@ -202,6 +221,9 @@ func (q *QP) PostRecv(wrs []RecvWR) error {
 
 // PostRecvOne posts one receive request without a list.
 func (q *QP) PostRecvOne(wr *RecvWR) error {
+	if wr == nil {
+		return paramErr("post_recv", "wr", "is nil", syscall.EINVAL)
+	}
 	q.oneMu.Lock()
 	defer q.oneMu.Unlock()
 	q.oneRecv[0] = *wr

@@ -101,6 +101,9 @@ func (s *SRQ) PostRecv(wrs []RecvWR) error {
 
 // PostRecvOne posts one receive request without a list.
 func (s *SRQ) PostRecvOne(wr *RecvWR) error {
+	if wr == nil {
+		return paramErr("post_srq_recv", "wr", "is nil", syscall.EINVAL)
+	}
 	s.oneMu.Lock()
 	defer s.oneMu.Unlock()
 	s.one[0] = *wr

@@ -63,7 +63,10 @@ func TestCase101_OneBrokenProviderHidesNothing(t *testing.T) {
 		"reg_mr":        func() error { _, err := pd.RegMR(nil, 0); return err },
 		"reg_mr_iova":   func() error { _, err := pd.RegMRPointerIOVA(1, 1, 1, 0); return err },
 		"alloc_null_mr": func() error { _, err := pd.NullMR(); return err },
-		"create_ah":     func() error { _, err := pd.CreateAH(&ib.AHAttr{IsGlobal: true, DGID: ib.GID{15: 1}}); return err },
+		"create_ah": func() error {
+			_, err := pd.CreateAH(&ib.AHAttr{IsGlobal: true, DGID: ib.GID{15: 1}, PortNum: 1})
+			return err
+		},
 	} {
 		wantErr(t, f(), op, "", syscall.ENOSPC)
 	}
@@ -81,7 +84,7 @@ func TestCloseOrder(t *testing.T) {
 	srq := must(k.pd.CreateSRQ(&ib.SRQAttr{MaxWR: 3}, nil))(t)
 	mr := must(k.pd.RegMR(make([]byte, 8), 0))(t)
 	k.dev.gids[0] = ib.GID{15: 1}
-	ah := must(k.pd.CreateAH(&ib.AHAttr{IsGlobal: true, DGID: ib.GID{15: 2}}))(t)
+	ah := must(k.pd.CreateAH(&ib.AHAttr{IsGlobal: true, DGID: ib.GID{15: 2}, PortNum: 1}))(t)
 	qp := must(k.pd.CreateQP(&QPInitAttr{SendCQ: k.cq, RecvCQ: k.cq, SRQ: srq, Type: ib.RC}))(t)
 
 	wantErr(t, k.ctx.Close(), "close_device", "", syscall.EBUSY)
@@ -326,7 +329,9 @@ func TestAddressNeedsGRHOnRoCE(t *testing.T) {
 		a := good
 		change(&a)
 		_, err := k.pd.CreateAH(&a)
-		merr := qp.Modify(&ib.QPAttr{QPState: ib.QPStateRTR, AHAttr: a}, ib.QPAttrState|ib.QPAttrAV)
+		k.dev.qps[0].state = ib.QPStateInit
+		merr := qp.Modify(&ib.QPAttr{QPState: ib.QPStateRTR, AHAttr: a}, ib.QPAttrState|ib.QPAttrAV|ib.QPAttrPathMTU|
+			ib.QPAttrDestQPN|ib.QPAttrRQPSN|ib.QPAttrMaxDestRDAtomic|ib.QPAttrMinRNRTimer)
 		if param == "" {
 			if err != nil || merr != nil {
 				t.Error(err, merr)
@@ -342,10 +347,10 @@ func TestAddressNeedsGRHOnRoCE(t *testing.T) {
 	_, err := k.pd.CreateAH(nil)
 	wantErr(t, err, "create_ah", "attr", syscall.EINVAL)
 	_, err = k.pd.CreateAH(&ib.AHAttr{PortNum: 2})
-	wantErr(t, err, "create_ah", "", syscall.EINVAL)
+	wantErr(t, err, "create_ah", "AHAttr.PortNum", syscall.EINVAL)
 	// Elsewhere LIDs do.
 	k.dev.link = ib.LinkInfiniBand
-	if _, err := k.pd.CreateAH(&ib.AHAttr{DLID: 3}); err != nil {
+	if _, err := k.pd.CreateAH(&ib.AHAttr{DLID: 3, PortNum: 1}); err != nil {
 		t.Error(err)
 	}
 }
@@ -455,7 +460,7 @@ func TestDataPathAllocatesNothing(t *testing.T) {
 	k := newKit(t)
 	qp, ud := k.qp(t, ib.RC), k.qp(t, ib.UD)
 	k.dev.gids[0] = ib.GID{15: 1}
-	ah := must(k.pd.CreateAH(&ib.AHAttr{IsGlobal: true, DGID: ib.GID{15: 2}}))(t)
+	ah := must(k.pd.CreateAH(&ib.AHAttr{IsGlobal: true, DGID: ib.GID{15: 2}, PortNum: 1}))(t)
 	mr := must(k.pd.RegMR(make([]byte, 64), 0))(t)
 	sge := []SGE{mr.SGE(0, 64)}
 	sends := []SendWR{{SGList: sge}, {SGList: sge}}

@@ -19,5 +19,8 @@ type ParamError struct {
 // Error says which parameter is at fault and why.
 func (e *ParamError) Error() string { return e.Param + ": " + e.Detail + ": " + e.Err.Error() }
 
+// Parameter is what is at fault.
+func (e *ParamError) Parameter() string { return e.Param }
+
 // Unwrap gives the errno.
 func (e *ParamError) Unwrap() error { return e.Err }

@@ -18,12 +18,20 @@ type WRError struct {
 // Error names the field and says what is wrong with it.
 func (e *WRError) Error() string { return e.Field + ": " + e.Detail + ": " + e.Err.Error() }
 
+// Parameter is what is at fault; empty if it is not one.
+func (e *WRError) Parameter() string {
+	if e.Field == "queue" {
+		return ""
+	}
+	return e.Field
+}
+
 // Unwrap gives the errno.
 func (e *WRError) Unwrap() error { return e.Err }
 
 // ErrFull refuses a work request because the queue is full: ENOMEM, which means
 // nothing else here (ibv_post_send(3)).
-var ErrFull error = &WRError{"queue", syscall.ENOMEM, "full"}
+var ErrFull error = &WRError{"queue", syscall.ENOMEM, "is full: poll completions, then post again"}
 
 // Ops is a set of send opcodes.
 type Ops uint64
@@ -100,6 +108,8 @@ func Check(wr *driver.SendWR, typ ib.QPType, l *Limits) error {
 		if total > uint64(max(l.MaxInline, 0)) {
 			return &WRError{field, syscall.EINVAL, fmt.Sprintf("%d bytes inline, at most %d", total, l.MaxInline)}
 		}
+	} else if len(wr.InlineData) > 0 {
+		return &WRError{"InlineData", syscall.EINVAL, "is set, but Flags lacks ib.SendInline"}
 	}
 	if total > ib.MaxMsgSize {
 		return &WRError{"SGList", syscall.EINVAL, fmt.Sprintf("%d bytes, a message has at most %d", total, uint64(ib.MaxMsgSize))}
@@ -134,9 +144,9 @@ func legal(typ ib.QPType) Ops {
 func opcodeError(op ib.WROpcode, typ ib.QPType) error {
 	switch {
 	case legal(typ).Has(op):
-		return &WRError{"Opcode", syscall.EOPNOTSUPP, fmt.Sprintf("%d is not offered by the device", op)}
+		return &WRError{"Opcode", syscall.EOPNOTSUPP, fmt.Sprintf("%v is not offered by the device", op)}
 	case opsKnown.Has(op):
-		return &WRError{"Opcode", syscall.EINVAL, fmt.Sprintf("%d is not for queue pairs of type %d", op, typ)}
+		return &WRError{"Opcode", syscall.EINVAL, fmt.Sprintf("%v is not for queue pairs of type %v", op, typ)}
 	}
 	return &WRError{"Opcode", syscall.EINVAL, fmt.Sprintf("unknown opcode %d", op)}
 }

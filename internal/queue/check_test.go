@@ -91,6 +91,7 @@ func TestCheckFields(t *testing.T) {
 		{"inline too long", "SGList", ib.RC, driver.SendWR{Opcode: ib.WRSend, Flags: ib.SendInline, SGList: sges(32, 33)}},
 		{"inline data", "", ib.RC, driver.SendWR{Opcode: ib.WRRDMAWrite, Flags: ib.SendInline, InlineData: make([]byte, 64)}},
 		{"inline data too long", "InlineData", ib.RC, driver.SendWR{Opcode: ib.WRRDMAWrite, Flags: ib.SendInline, InlineData: make([]byte, 65)}},
+		{"inline data without the flag", "InlineData", ib.RC, driver.SendWR{Opcode: ib.WRSend, InlineData: make([]byte, 1)}},
 		{"inline SEND_WITH_INV", "", ib.RC, driver.SendWR{Opcode: ib.WRSendWithInv, Flags: ib.SendInline}},
 		{"inline READ", "Flags", ib.RC, driver.SendWR{Opcode: ib.WRRDMARead, Flags: ib.SendInline}},
 		{"inline atomic", "Flags", ib.RC, driver.SendWR{Opcode: ib.WRAtomicFetchAndAdd, Flags: ib.SendInline, SGList: sges(8)}},

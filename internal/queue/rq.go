@@ -72,7 +72,7 @@ func (q *RQ) Post(wrs []driver.RecvWR) (int, error) {
 
 func (q *RQ) post(wr *driver.RecvWR) error {
 	if q.closed {
-		return &WRError{"queue", syscall.EINVAL, "takes no receive requests in this state"}
+		return &WRError{"queue", syscall.EINVAL, "the queue pair is in state RESET, receives need INIT or later"}
 	}
 	if err := CheckRecv(wr, q.maxSGE); err != nil {
 		return err

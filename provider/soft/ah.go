@@ -75,23 +75,23 @@ func addressKey(a *ib.AHAttr) uint32 {
 func (d *Device) checkAH(a *ib.AHAttr) (src, dst netip.Addr, err error) {
 	switch {
 	case !a.IsGlobal:
-		return src, dst, fmt.Errorf("address without GRH: RoCE has no LIDs, set IsGlobal and DGID: %w", syscall.EINVAL)
-	case a.PortNum != 0 && a.PortNum != portNum:
-		return src, dst, checkPort(a.PortNum)
+		return src, dst, invalid("AHAttr.IsGlobal", "is false, but RoCE has no LIDs: an address needs a GRH")
+	case a.PortNum != portNum:
+		return src, dst, invalid("AHAttr.PortNum", "%d, the device has port 1 only", a.PortNum)
 	case a.DGID.IsZero():
-		return src, dst, fmt.Errorf("destination GID is empty: %w", syscall.EINVAL)
+		return src, dst, invalid("AHAttr.DGID", "is empty")
 	case a.FlowLabel > 0xFFFFF:
-		return src, dst, fmt.Errorf("flow label %#x: it has 20 bits: %w", a.FlowLabel, syscall.EINVAL)
+		return src, dst, invalid("AHAttr.FlowLabel", "%#x, it has 20 bits", a.FlowLabel)
 	case a.SL > 15:
-		return src, dst, fmt.Errorf("service level %d: want 0 to 15: %w", a.SL, syscall.EINVAL)
+		return src, dst, invalid("AHAttr.SL", "%d, want 0 to 15", a.SL)
 	}
 	if src, err = d.gids.addr(int(a.SGIDIndex)); err != nil {
 		return src, dst, err
 	}
 	dst = a.DGID.Addr()
 	if src.Is4() != dst.Is4() {
-		return src, dst, fmt.Errorf("GID index %d is %s, the destination %s: both must be IPv4 or both IPv6: %w",
-			a.SGIDIndex, src, dst, syscall.EINVAL)
+		return src, dst, invalid("AHAttr.SGIDIndex", "%d is %s, the destination %s: both must be IPv4 or both IPv6",
+			a.SGIDIndex, src, dst)
 	}
 	if dst.Is6() && dst.IsLinkLocalUnicast() {
 		zone := src.Zone()

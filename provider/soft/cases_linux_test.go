@@ -163,7 +163,7 @@ func TestCase54_InlineLimit(t *testing.T) {
 		at := h.attr(ib.RC)
 		at.Cap.MaxInlineData = c.ask
 		q, err := h.dev.CreateQP(h.pd, at, nil)
-		if (err == nil) != c.ok || err != nil && (!errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "max_inline_data")) {
+		if (err == nil) != c.ok || err != nil && (!errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "MaxInlineData")) {
 			t.Fatalf("%d bytes inline: %v", c.ask, err)
 		}
 		if err != nil {
@@ -253,11 +253,11 @@ func TestCase62_AbsurdSizes(t *testing.T) {
 	h := newHost(t, setup{})
 	const most = 1<<32 - 1
 	for name, set := range map[string]func(*ib.QPCap){
-		"max_send_wr":     func(c *ib.QPCap) { c.MaxSendWR = most },
-		"max_recv_wr":     func(c *ib.QPCap) { c.MaxRecvWR = most },
-		"max_send_sge":    func(c *ib.QPCap) { c.MaxSendSGE = most },
-		"max_recv_sge":    func(c *ib.QPCap) { c.MaxRecvSGE = most },
-		"max_inline_data": func(c *ib.QPCap) { c.MaxInlineData = most },
+		"MaxSendWR":     func(c *ib.QPCap) { c.MaxSendWR = most },
+		"MaxRecvWR":     func(c *ib.QPCap) { c.MaxRecvWR = most },
+		"MaxSendSGE":    func(c *ib.QPCap) { c.MaxSendSGE = most },
+		"MaxRecvSGE":    func(c *ib.QPCap) { c.MaxRecvSGE = most },
+		"MaxInlineData": func(c *ib.QPCap) { c.MaxInlineData = most },
 	} {
 		at := h.attr(ib.RC)
 		set(&at.Cap)
@@ -548,6 +548,7 @@ func TestBadAddresses(t *testing.T) {
 		"no grh":     func(a *ib.AHAttr) { a.IsGlobal = false },
 		"no dgid":    func(a *ib.AHAttr) { a.DGID = ib.GID{} },
 		"port":       func(a *ib.AHAttr) { a.PortNum = 2 },
+		"no port":    func(a *ib.AHAttr) { a.PortNum = 0 },
 		"flow label": func(a *ib.AHAttr) { a.FlowLabel = 1 << 20 },
 	} {
 		at := good

@@ -45,7 +45,7 @@ type cq struct {
 // CreateCQ implements driver.Device.
 func (d *Device) CreateCQ(cqe int, notify func()) (driver.CQ, error) {
 	if cqe < 1 || cqe > maxCQE {
-		return nil, fmt.Errorf("cqe %d: want 1 to %d: %w", cqe, maxCQE, syscall.EINVAL)
+		return nil, invalid("cqe", "%d, want 1 to %d", cqe, maxCQE)
 	}
 	if err := d.cqs.add(d, "completion queue"); err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func (c *cq) fired(armed bool) {
 func (d *Device) cqOf(what string, c driver.CQ) (*cq, error) {
 	q, ok := c.(*cq)
 	if !ok || q == nil || q.dev != d || q.dead.Load() {
-		return nil, fmt.Errorf("%s is not a completion queue of this device: %w", what, syscall.EINVAL)
+		return nil, invalid(what, "is not a completion queue of this device")
 	}
 	return q, nil
 }

@@ -104,7 +104,7 @@ func (d *Device) Query() ib.DeviceAttr {
 
 func checkPort(p uint8) error {
 	if p != portNum {
-		return fmt.Errorf("port %d: the device has port 1 only: %w", p, syscall.EINVAL)
+		return invalid("port", "%d, the device has port 1 only", p)
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ func (d *Device) PKey(p uint8, index int) (ib.PKey, error) {
 		return 0, err
 	}
 	if index < 0 || index >= pkeyTableLen {
-		return 0, fmt.Errorf("P_Key index %d: the table has %d entry: %w", index, pkeyTableLen, syscall.EINVAL)
+		return 0, invalid("index", "%d, the P_Key table has %d entry", index, pkeyTableLen)
 	}
 	return ib.PKeyDefault, nil
 }

@@ -39,9 +39,9 @@ func (t *gidTable) entry(i int) (ib.GIDEntry, error) {
 	defer t.mu.RUnlock()
 	switch {
 	case i < 0 || i >= gidTableLen:
-		return ib.GIDEntry{}, fmt.Errorf("GID index %d: the table has %d entries: %w", i, gidTableLen, syscall.EINVAL)
+		return ib.GIDEntry{}, invalid("index", "%d, the GID table has %d entries", i, gidTableLen)
 	case i >= len(t.entries) || t.entries[i].GID.IsZero():
-		return ib.GIDEntry{}, fmt.Errorf("GID index %d is empty: %w", i, syscall.ENODATA)
+		return ib.GIDEntry{}, &paramError{"index", fmt.Sprintf("%d of the GID table is empty", i), syscall.ENODATA}
 	}
 	return t.entries[i], nil
 }
@@ -51,7 +51,7 @@ func (t *gidTable) addr(i int) (netip.Addr, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if i < 0 || i >= len(t.addrs) || !t.addrs[i].IsValid() {
-		return netip.Addr{}, fmt.Errorf("GID index %d is empty: %w", i, syscall.EINVAL)
+		return netip.Addr{}, invalid("AHAttr.SGIDIndex", "%d of the GID table is empty", i)
 	}
 	return t.addrs[i], nil
 }

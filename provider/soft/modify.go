@@ -24,7 +24,7 @@ func (q *qp) Modify(attr *ib.QPAttr, mask ib.QPAttrMask) error {
 		return fmt.Errorf("queue pair was destroyed: %w", syscall.EINVAL)
 	}
 	if mask&ib.QPAttrCurState != 0 && attr.CurQPState != from {
-		return fmt.Errorf("cur_qp_state %v: the queue pair is in %v: %w", attr.CurQPState, from, syscall.EINVAL)
+		return invalid("CurQPState", "%v, the queue pair is in %v", attr.CurQPState, from)
 	}
 	to := from
 	if mask&ib.QPAttrState != 0 {
@@ -43,7 +43,7 @@ func (q *qp) Modify(attr *ib.QPAttr, mask ib.QPAttrMask) error {
 	if mask&ib.QPAttrAV != 0 {
 		var err error
 		if flow, err = q.dev.flow(&attr.AHAttr, uint32(q.QP.Num)*0x61C88647); err != nil {
-			return fmt.Errorf("ah_attr: %w", err)
+			return err
 		}
 		if mask&ib.QPAttrPathMTU != 0 {
 			if err := q.dev.checkPathMTU(attr.PathMTU, flow); err != nil {
@@ -67,35 +67,33 @@ func (q *qp) state() (s ib.QPState, dead bool) {
 
 // checkValues checks what only the device can know.
 func (q *qp) checkValues(a *ib.QPAttr, mask ib.QPAttrMask) error {
-	bad := func(what string, v any, want string) error {
-		return fmt.Errorf("%s %v: want %s: %w", what, v, want, syscall.EINVAL)
-	}
+	bad := func(param string, v any, want string) error { return invalid(param, "%v, want %s", v, want) }
 	has := func(m ib.QPAttrMask) bool { return mask&m != 0 }
 	active := q.dev.activeMTU()
 	switch {
 	case has(ib.QPAttrPort) && a.PortNum != portNum:
-		return bad("port_num", a.PortNum, "1")
+		return bad("PortNum", a.PortNum, "1")
 	case has(ib.QPAttrPKeyIndex) && a.PKeyIndex >= pkeyTableLen:
-		return bad("pkey_index", a.PKeyIndex, "0")
+		return bad("PKeyIndex", a.PKeyIndex, "0")
 	case has(ib.QPAttrAccessFlags) && a.QPAccessFlags&^accessQP != 0:
-		return bad("qp_access_flags", a.QPAccessFlags, "remote rights only")
+		return bad("QPAccessFlags", a.QPAccessFlags, "remote rights only")
 	case has(ib.QPAttrPathMTU) && a.PathMTU > active:
 		// A path MTU beyond the link's would lose every full packet: DF is set.
-		return bad("path_mtu", a.PathMTU.Bytes(), fmt.Sprintf("at most the port's active MTU %d (the link's MTU is %d)", active.Bytes(), q.dev.cfg.LinkMTU))
+		return bad("PathMTU", a.PathMTU.Bytes(), fmt.Sprintf("at most the port's active MTU %d (the link's MTU is %d)", active.Bytes(), q.dev.cfg.LinkMTU))
 	case has(ib.QPAttrMaxRDAtomic) && a.MaxRDAtomic > maxRDAtomic:
-		return bad("max_rd_atomic", a.MaxRDAtomic, fmt.Sprintf("at most %d", maxRDAtomic))
+		return bad("MaxRDAtomic", a.MaxRDAtomic, fmt.Sprintf("at most %d", maxRDAtomic))
 	case has(ib.QPAttrMaxDestRDAtomic) && a.MaxDestRDAtomic > maxRDAtomic:
-		return bad("max_dest_rd_atomic", a.MaxDestRDAtomic, fmt.Sprintf("at most %d", maxRDAtomic))
+		return bad("MaxDestRDAtomic", a.MaxDestRDAtomic, fmt.Sprintf("at most %d", maxRDAtomic))
 	case has(ib.QPAttrAV) && a.AHAttr.DGID.IsMulticast():
-		return bad("ah_attr.dgid", a.AHAttr.DGID, "a unicast address")
+		return bad("AHAttr.DGID", a.AHAttr.DGID, "a unicast address")
 	case has(ib.QPAttrPathMigState) && a.PathMigState != ib.MigMigrated:
-		return bad("path_mig_state", a.PathMigState, "MIGRATED: there is no path migration")
+		return bad("PathMigState", a.PathMigState, "MIGRATED: there is no path migration")
 	case has(ib.QPAttrAltPath):
-		return fmt.Errorf("alternate path: there is no path migration: %w", syscall.EOPNOTSUPP)
+		return notOffered("AltAHAttr", "there is no path migration")
 	case has(ib.QPAttrCap):
-		return fmt.Errorf("cap: queues are not resized: %w", syscall.EOPNOTSUPP)
+		return notOffered("Cap", "queues are not resized")
 	case has(ib.QPAttrRateLimit):
-		return fmt.Errorf("rate_limit is not offered: %w", syscall.EOPNOTSUPP)
+		return notOffered("RateLimit", "is not offered")
 	}
 	return nil
 }
@@ -110,8 +108,8 @@ const longest6 = 84
 // above it. The packet would vanish, since it may not be fragmented.
 func (d *Device) checkPathMTU(m ib.MTU, flow *pkt.Flow) error {
 	if flow.Is6() && !onHost(flow) && m.Bytes()+longest6 > d.cfg.LinkMTU {
-		return fmt.Errorf("path_mtu %d: over IPv6 it needs a link MTU of %d, the link has %d; use a smaller one: %w",
-			m.Bytes(), m.Bytes()+longest6, d.cfg.LinkMTU, syscall.EINVAL)
+		return invalid("PathMTU", "%d needs a link MTU of %d over IPv6, the link has %d; use a smaller one",
+			m.Bytes(), m.Bytes()+longest6, d.cfg.LinkMTU)
 	}
 	return nil
 }

@@ -38,10 +38,10 @@ func (d *Device) CreateQP(p driver.PD, attr *driver.QPInitAttr, ev driver.EventS
 	if q.pd, err = d.pdOf(p); err != nil {
 		return nil, err
 	}
-	if q.scq, err = d.cqOf("send_cq", attr.SendCQ); err != nil {
+	if q.scq, err = d.cqOf("SendCQ", attr.SendCQ); err != nil {
 		return nil, err
 	}
-	if q.rcq, err = d.cqOf("recv_cq", attr.RecvCQ); err != nil {
+	if q.rcq, err = d.cqOf("RecvCQ", attr.RecvCQ); err != nil {
 		return nil, err
 	}
 	if attr.SRQ != nil {
@@ -55,9 +55,9 @@ func (d *Device) CreateQP(p driver.PD, attr *driver.QPInitAttr, ev driver.EventS
 	switch attr.Type {
 	case ib.RC, ib.UC, ib.UD:
 	case ib.RawPacket, ib.XRCSend, ib.XRCRecv, ib.Driver:
-		return nil, fmt.Errorf("queue pair type %v is not offered: %w", attr.Type, syscall.EOPNOTSUPP)
+		return nil, notOffered("Type", fmt.Sprintf("%v is not offered", attr.Type))
 	default:
-		return nil, fmt.Errorf("queue pair type %d is unknown: %w", attr.Type, syscall.EINVAL)
+		return nil, invalid("Type", "%d is unknown", attr.Type)
 	}
 	if err = d.qps.add(d, "queue pair"); err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (d *Device) newQPN() ib.QPN {
 func checkCap(c *ib.QPCap, shared bool) error {
 	check := func(what string, v, most uint32) error {
 		if v > most {
-			return fmt.Errorf("%s %d: want at most %d: %w", what, v, most, syscall.EINVAL)
+			return invalid(what, "%d, want at most %d", v, most)
 		}
 		return nil
 	}
@@ -122,9 +122,9 @@ func checkCap(c *ib.QPCap, shared bool) error {
 		c.MaxRecvWR, c.MaxRecvSGE = 0, 0
 	}
 	for _, err := range []error{
-		check("max_send_wr", c.MaxSendWR, maxQPWR), check("max_recv_wr", c.MaxRecvWR, maxQPWR),
-		check("max_send_sge", c.MaxSendSGE, maxSGE), check("max_recv_sge", c.MaxRecvSGE, maxSGE),
-		check("max_inline_data", c.MaxInlineData, maxInline),
+		check("MaxSendWR", c.MaxSendWR, maxQPWR), check("MaxRecvWR", c.MaxRecvWR, maxQPWR),
+		check("MaxSendSGE", c.MaxSendSGE, maxSGE), check("MaxRecvSGE", c.MaxRecvSGE, maxSGE),
+		check("MaxInlineData", c.MaxInlineData, maxInline),
 	} {
 		if err != nil {
 			return err
@@ -173,6 +173,8 @@ func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
 // PostSend implements driver.QP.
 func (q *qp) PostSend(wrs []driver.SendWR) (n int, err error) {
 	e := q.sh.Lock()
+	// Deferred: a handle that is not of this module may panic when it is unwrapped.
+	defer q.sh.Unlock(&q.QP)
 	switch {
 	case q.dead:
 		err = fmt.Errorf("queue pair was destroyed: %w", syscall.EINVAL)
@@ -189,7 +191,6 @@ func (q *qp) PostSend(wrs []driver.SendWR) (n int, err error) {
 			q.Service.Post(e)
 		}
 	}
-	q.sh.Unlock(&q.QP)
 	return n, err
 }
 
@@ -200,8 +201,9 @@ func (q *qp) push(wr *driver.SendWR) error {
 	}
 	var to *ah
 	if q.Type == ib.UD {
-		if to = q.dev.ahOf(wr.AH); to == nil {
-			return &queue.WRError{Field: "AH", Err: syscall.EINVAL, Detail: "not an address handle of this device"}
+		var err error
+		if to, err = q.ahOf(wr.AH); err != nil {
+			return err
 		}
 	}
 	w, err := q.enqueue(wr)
@@ -231,16 +233,25 @@ func (q *qp) enqueue(wr *driver.SendWR) (*queue.WQE, error) {
 	return w, err
 }
 
-// ahOf finds this provider's own address handle in what a work request has; nil
-// if it is none of this device.
-func (d *Device) ahOf(h driver.AH) *ah {
+// ahOf finds this provider's own address handle in what a work request has. It
+// is of the queue pair's protection domain (IBA 11.4.1.1).
+func (q *qp) ahOf(h driver.AH) (*ah, error) {
 	if u, ok := h.(driver.AHUnwrapper); ok {
 		h = u.UnwrapAH()
 	}
-	if a, ok := h.(*ah); ok && a != nil && a.pd.dev == d {
-		return a
+	a, ok := h.(*ah)
+	var why string
+	switch {
+	case h == nil || ok && a == nil:
+		why = "nil"
+	case !ok || a.pd.dev != q.dev:
+		why = "not an address handle of this device"
+	case a.pd != q.pd:
+		why = "of another protection domain than the queue pair's"
+	default:
+		return a, nil
 	}
-	return nil
+	return nil, &queue.WRError{Field: "AH", Err: syscall.EINVAL, Detail: why}
 }
 
 // Destroy implements driver.QP.

@@ -27,9 +27,9 @@ func (d *Device) CreateSRQ(p driver.PD, attr *ib.SRQAttr, ev driver.EventSink) (
 	case err != nil:
 		return nil, err
 	case attr.MaxWR < 1 || attr.MaxWR > maxSRQWR:
-		return nil, fmt.Errorf("srq max_wr %d: want 1 to %d: %w", attr.MaxWR, maxSRQWR, syscall.EINVAL)
+		return nil, invalid("MaxWR", "%d, want 1 to %d", attr.MaxWR, maxSRQWR)
 	case attr.MaxSGE > maxSGE:
-		return nil, fmt.Errorf("srq max_sge %d: want at most %d: %w", attr.MaxSGE, maxSGE, syscall.EINVAL)
+		return nil, invalid("MaxSGE", "%d, want at most %d", attr.MaxSGE, maxSGE)
 	}
 	if err := d.srqs.add(d, "shared receive queue"); err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (d *Device) CreateSRQ(p driver.PD, attr *ib.SRQAttr, ev driver.EventSink) (
 func (d *Device) srqOf(s driver.SRQ) (*srq, error) {
 	q, ok := s.(*srq)
 	if !ok || q == nil || q.pd.dev != d || q.dead.Load() {
-		return nil, fmt.Errorf("not a shared receive queue of this device: %w", syscall.EINVAL)
+		return nil, invalid("SRQ", "is not a shared receive queue of this device")
 	}
 	return q, nil
 }
@@ -63,18 +63,18 @@ func (s *srq) PostRecv(wrs []driver.RecvWR) (int, error) {
 // Modify implements driver.SRQ.
 func (s *srq) Modify(attr *ib.SRQAttr, mask ib.SRQAttrMask) error {
 	if mask&^(ib.SRQMaxWR|ib.SRQLimit) != 0 {
-		return fmt.Errorf("srq attribute mask %#x: want MAX_WR and LIMIT at most: %w", uint8(mask), syscall.EINVAL)
+		return invalid("mask", "%#x, want ib.SRQMaxWR and ib.SRQLimit at most", uint8(mask))
 	}
 	size, limit := s.q.Cap(), s.q.Limit()
 	if mask&ib.SRQMaxWR != 0 {
 		if attr.MaxWR < 1 || attr.MaxWR > maxSRQWR {
-			return fmt.Errorf("srq max_wr %d: want 1 to %d: %w", attr.MaxWR, maxSRQWR, syscall.EINVAL)
+			return invalid("MaxWR", "%d, want 1 to %d", attr.MaxWR, maxSRQWR)
 		}
 		size = int(attr.MaxWR)
 	}
 	if mask&ib.SRQLimit != 0 {
 		if attr.SRQLimit > uint32(size) {
-			return fmt.Errorf("srq limit %d: the queue holds %d: %w", attr.SRQLimit, size, syscall.EINVAL)
+			return invalid("SRQLimit", "%d, the queue has room for %d", attr.SRQLimit, size)
 		}
 		limit = int(attr.SRQLimit)
 	}

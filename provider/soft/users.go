@@ -46,22 +46,22 @@ func (u *users) end(what string) (first bool, err error) {
 
 // hold begins the queue pair's use of what it was created with.
 func (q *qp) hold() error {
-	gone := func(what string) error { return fmt.Errorf("%s was destroyed: %w", what, syscall.EINVAL) }
+	gone := func(param, what string) error { return invalid(param, "the %s was destroyed", what) }
 	switch {
 	case !q.pd.mem.Hold():
-		return gone("protection domain")
+		return gone("PD", "protection domain")
 	case !q.scq.users.hold():
 		q.pd.mem.Drop()
-		return gone("send_cq")
+		return gone("SendCQ", "completion queue")
 	case !q.rcq.users.hold():
 		q.scq.users.drop()
 		q.pd.mem.Drop()
-		return gone("recv_cq")
+		return gone("RecvCQ", "completion queue")
 	case q.srq != nil && !q.srq.users.hold():
 		q.rcq.users.drop()
 		q.scq.users.drop()
 		q.pd.mem.Drop()
-		return gone("srq")
+		return gone("SRQ", "shared receive queue")
 	}
 	return nil
 }
