@@ -2,7 +2,8 @@ package bareloop
 
 import (
 	"encoding/binary"
-	"hash/crc32"
+
+	"github.com/verbena-rdma/verbena/internal/crc"
 )
 
 // A packet is a header as long as BTH and RETH, payload, and a CRC of four bytes.
@@ -39,9 +40,9 @@ func (s *scratch) crc(header, payload []byte) uint32 {
 	copy(s[pseudoLen:], header[:headerLen])
 	if len(payload) <= inlineMax {
 		n := copy(s[pseudoLen+headerLen:], payload)
-		return crc32.ChecksumIEEE(s[:pseudoLen+headerLen+n])
+		return crc.Update(0, s[:pseudoLen+headerLen+n])
 	}
-	return crc32.Update(crc32.ChecksumIEEE(s[:pseudoLen+headerLen]), crc32.IEEETable, payload)
+	return crc.Update(crc.Update(0, s[:pseudoLen+headerLen]), payload)
 }
 
 // seal writes the CRC of header and payload to trailer.

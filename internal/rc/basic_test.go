@@ -278,12 +278,12 @@ func TestAckCoalescing(t *testing.T) {
 	w.run(0)
 	w.want("ACKs", w.ops(w.b, o.psn), "1F@31")
 	w.want("completions", len(poll(w.a.scq)), 32)
-	// Inside a long message an ACK comes at least every half window.
+	// Inside a long message an ACK comes at least every ackBytes.
 	w.log = nil
 	w.a.post(w.a.write(99, 0, 0, 600_000))
 	w.run(0)
 	acks := w.count(func(s *seen) bool { return s.from == w.b })
-	if acks < 600_000/65536 || acks > 60 {
+	if acks < 600_000/ackBytes || acks > 60 {
 		t.Errorf("%d ACKs for 600000 bytes", acks)
 	}
 	w.want("completions", wcs(w.a.scq), "99:success")

@@ -180,9 +180,12 @@ func (e *Engine) Sleep(ctx context.Context, ready func() bool, wake <-chan struc
 			continue
 		}
 		for !ready() && ctx.Err() == nil && !e.closed.Load() {
-			if e.turnNow() == 0 && !e.oweAny() {
+			// What is there already ends the block at once: asking the socket
+			// first would cost a system call more in every ping-pong.
+			if !e.oweAny() {
 				e.block(func() bool { return !ready() && ctx.Err() == nil })
 			}
+			e.turnNow()
 		}
 		e.lastPoll.Store(e.cfg.Clock())
 		e.leaveRole()

@@ -160,18 +160,27 @@ func (s *Shard) payOwed() {
 	s.due = s.due[:0]
 }
 
-// begin starts a turn: the ACKs owed so far leave at its end.
-func (s *Shard) begin(now int64) {
+// begin starts a turn. With pay, the ACKs owed so far leave at its end; without,
+// in a turn that brings packets to the shard, they wait for more of them, for
+// something that is sent anyway, or for their deadline.
+func (s *Shard) begin(now int64, pay bool) {
 	s.mu.Lock()
 	s.env.Now = now
-	s.due, s.env.Owed = s.env.Owed, s.due
+	if pay {
+		s.due, s.env.Owed = s.env.Owed, s.due
+	}
 }
 
 // end ends a turn.
 func (s *Shard) end(d *transport.Deliveries) {
 	s.runReady()
-	s.payOwed()
 	s.expire()
+	if len(s.env.Owed) > 0 && !s.env.Tx.Empty() {
+		s.due = append(s.due, s.env.Owed...)
+		clear(s.env.Owed)
+		s.env.Owed = s.env.Owed[:0]
+	}
+	s.payOwed()
 	s.send()
 	s.publish()
 	if s.env.Pending() {
@@ -196,7 +205,8 @@ func (s *Shard) expire() {
 }
 
 // Dest gives the shard's record of a destination address. The caller holds the
-// lock. local tells that the way there needs no offload probe.
+// lock. local tells that it is on this host, so that
+// the way there needs no offload probe.
 func (s *Shard) Dest(a netip.Addr, local bool) *transport.Dest {
 	d := s.dests[a]
 	if d == nil {
@@ -205,6 +215,9 @@ func (s *Shard) Dest(a netip.Addr, local bool) *transport.Dest {
 			gso = transport.GSOUnknown
 		}
 		d = transport.NewDest(a, gso)
+		if local {
+			d.OnHost()
+		}
 		s.dests[a] = d
 	}
 	return d
