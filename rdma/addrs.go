@@ -65,7 +65,7 @@ func checkTables(source string, list []table) error {
 	names := make(map[string]bool, len(list))
 	for _, t := range list {
 		if names[t.netdev] {
-			return &AddrsError{source, t.netdev, "the interface stands there twice"}
+			return &AddrsError{source, t.netdev, "the interface is listed twice"}
 		}
 		names[t.netdev] = true
 		for i, a := range t.addrs {
@@ -73,7 +73,7 @@ func checkTables(source string, list []table) error {
 			case !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 				return &AddrsError{source, t.netdev, a.String() + " is not a unicast address"}
 			case slices.ContainsFunc(t.addrs[:i], func(b netip.Addr) bool { return b.Unmap() == a.Unmap() }):
-				return &AddrsError{source, t.netdev, a.String() + " stands there twice"}
+				return &AddrsError{source, t.netdev, a.String() + " is listed twice"}
 			}
 		}
 	}

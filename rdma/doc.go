@@ -23,6 +23,6 @@
 // named keep their own addresses. On the loopback interface any address of
 // 127.0.0.0/8 will do; elsewhere the host must have the address, or opening
 // queue pairs on it fails with EADDRNOTAVAIL. An interface that does not exist,
-// an address that is none or is not unicast, or a name that stands there twice
+// an address that is invalid or not unicast, or a name that is listed twice
 // makes Devices and Open fail with EINVAL and tell what is wrong.
 package rdma

@@ -72,6 +72,37 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// The loopback device is the last one whatever addresses it is given.
+func TestLoopbackIsLast(t *testing.T) {
+	lo := loopback(t)
+	t.Setenv(AddrsEnv, lo+"=10.9.9.9")
+	list, err := Devices(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := list[len(list)-1]; last.NetDev() != lo {
+		t.Errorf("%v, last is %s", list, last)
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	loopback(t)
+	list, err := Devices(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, derr := Devices(ctx)
+	_, oerr := Open(ctx, "")
+	_, oerr2 := list[0].Open(ctx)
+	for _, err := range []error{derr, oerr, oerr2} {
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+}
+
 func TestEnvironment(t *testing.T) {
 	lo := loopback(t)
 	gid := func(opts ...Option) string {

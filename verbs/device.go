@@ -20,11 +20,15 @@ type Device struct {
 // (ibv_get_device_list). A provider that fails does not hide the devices of the
 // others: the call fails, with all their errors, only when no device is left.
 // No device and no failure is an empty list.
+// It fails with ctx's error if that is done.
 func Devices(ctx context.Context, providers ...driver.Provider) ([]*Device, error) {
 	var (
 		list []*Device
 		errs []error
 	)
+	if err := ctx.Err(); err != nil {
+		return nil, opErr("get_device_list", err)
+	}
 	for _, p := range providers {
 		infos, err := p.Devices(ctx)
 		if err != nil {
@@ -62,9 +66,12 @@ func (d *Device) Info() driver.DeviceInfo { return d.info }
 // String is the name.
 func (d *Device) String() string { return d.info.Name }
 
-// Open opens the device (ibv_open_device). ENODEV: it is gone. The caller closes
-// the Context.
+// Open opens the device (ibv_open_device). ENODEV: it is gone; ctx's error if that is
+// done. The caller closes the Context.
 func (d *Device) Open(ctx context.Context) (*Context, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, opErr("open_device", err)
+	}
 	dev, err := d.provider.Open(ctx, d.info.Name)
 	if err != nil {
 		return nil, opErr("open_device", err)

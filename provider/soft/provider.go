@@ -104,7 +104,7 @@ func (p *Provider) configs() ([]Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list network interfaces: %w", err)
 	}
-	var cfgs []Config
+	var cfgs, loop []Config
 	for _, i := range ifs {
 		if i.Flags&net.FlagUp == 0 {
 			continue
@@ -118,23 +118,19 @@ func (p *Provider) configs() ([]Config, error) {
 		if len(addrs) == 0 {
 			continue
 		}
-		cfgs = append(cfgs, Config{
+		c := Config{
 			Name: namePrefix + i.Name, NetDev: i.Name, IfIndex: i.Index, GUID: guid(&i),
 			LinkMTU: i.MTU, Addrs: addrs, Shards: p.shards, Logger: p.log,
 			Trace: p.trace,
-		})
+		}
+		// By the interface, not by its addresses, which may have been replaced.
+		if i.Flags&net.FlagLoopback != 0 {
+			loop = append(loop, c)
+		} else {
+			cfgs = append(cfgs, c)
+		}
 	}
-	slices.SortStableFunc(cfgs, func(a, b Config) int {
-		return boolInt(a.Addrs[0].IsLoopback()) - boolInt(b.Addrs[0].IsLoopback())
-	})
-	return cfgs, nil
-}
-
-func boolInt(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
+	return append(cfgs, loop...), nil
 }
 
 // usable lists an interface's unicast addresses, the ones that reach furthest
