@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -27,14 +28,22 @@ func newDemo() *cobra.Command {
 		jsonForm   bool
 	)
 	cmd := &cobra.Command{
-		Use:   "demo",
+		Use:   "demo [file]",
 		Short: "See real data move by RDMA between two processes",
 		Long: "Starts a second process, writes a file into its memory by RDMA WRITE, reads it back by READ,\n" +
 			"does a SEND, two atomics and a datagram, compares checksums, and shows speed, latency and the\n" +
-			"packets on the wire. The exit code is 0 only if everything arrived as it was sent.",
-		Args: atMost(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+			"packets on the wire. Without file it makes one of random bytes. The exit code is 0 only if everything arrived as it was sent.",
+		Args: atMost(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
+			if len(args) == 1 {
+				if c.File != "" {
+					return cli.Usagef("the file is named twice: %s and --file %s", args[0], c.File)
+				}
+				if c.File = args[0]; c.File == "" {
+					return cli.Usagef("the file is empty")
+				}
+			}
 			for _, a := range []struct {
 				flag, text string
 				to         *netip.Addr
@@ -47,7 +56,7 @@ func newDemo() *cobra.Command {
 				return cli.Usagef("--damage %s: want one of %v", c.Damage, demo.Damages)
 			}
 			if mib < 0 || mib > 1<<20 {
-				return cli.Usagef("--size %v: want 0 to 1048576 MiB", mib)
+				return cli.Usagef("--size %s: want 0 to 1048576 MiB", strconv.FormatFloat(mib, 'f', -1, 64))
 			}
 			c.Size = int64(mib * (1 << 20))
 			if term.IsTerminal(int(os.Stderr.Fd())) {

@@ -56,7 +56,14 @@ func TestDemoFiles(t *testing.T) {
 		if err := os.WriteFile(path, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r := demoJSON(t, verbena(t, demoArgs("--json", "--file", path)...).want(t, cli.ExitOK).stdout)
+		named := []string{"--json", "--file", path}
+		if size%2 == 1 {
+			named = []string{"--json", path}
+		}
+		r := demoJSON(t, verbena(t, demoArgs(named...)...).want(t, cli.ExitOK).stdout)
+		if !strings.HasPrefix(r.Device, "soft_") || r.PeerDevice != r.Device {
+			t.Errorf("on %q and %q", r.Device, r.PeerDevice)
+		}
 		sum := sha256.Sum256(content)
 		if r.SHA256 != hex.EncodeToString(sum[:]) || r.Size != int64(size) || r.Write.Bytes != r.Size || r.Read.Bytes != r.Size || r.Made {
 			t.Errorf("%d bytes: %+v", size, r)
@@ -127,6 +134,9 @@ func TestDemoText(t *testing.T) {
 		if !strings.Contains(r.stdout, s) {
 			t.Errorf("the output lacks %q:\n%s", s, r.stdout)
 		}
+	}
+	if i := strings.Index(r.stdout, " \n"); i >= 0 {
+		t.Errorf("blanks at the end of a line:\n%s", r.stdout[:i])
 	}
 	if r.stderr != "" || strings.Contains(r.stdout, "\r") || strings.Contains(r.stdout, "\x1b") {
 		t.Errorf("control characters without a terminal, or output on stderr: %q", r.stderr)
@@ -214,9 +224,14 @@ func TestDemoInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	// It has made its file: then it listens to signals, and never ends by itself.
+	// The file has no name any more, so that not even SIGKILL leaves it behind.
 	waitFor(t, func() bool {
-		list, err := os.ReadDir(dir)
-		return err == nil && len(list) > 0
+		fds := fmt.Sprintf("/proc/%d/fd", cmd.Process.Pid)
+		list, _ := os.ReadDir(fds)
+		return slices.ContainsFunc(list, func(e os.DirEntry) bool {
+			to, _ := os.Readlink(filepath.Join(fds, e.Name()))
+			return strings.HasPrefix(to, dir) && strings.HasSuffix(to, "(deleted)")
+		})
 	})
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -111,7 +112,9 @@ func TestUsage(t *testing.T) {
 		{"devices extra", "extra"},
 		{"devices -x", "-x"},
 		{"devices -v --json", "exclude"},
-		{"demo file", "too many arguments: file"},
+		{"demo file other", "too many arguments: other"},
+		{"demo file --file other", "twice"},
+		{"demo --size 99999999", "--size 99999999:"},
 		{"demo --size -1", "--size"},
 		{"demo --pings -1", "--pings"},
 		{"demo --addr here", "not an IP address"},
@@ -142,6 +145,26 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// An address of another interface than the one that -d names is a mistake.
+func TestAddressOfAnotherInterface(t *testing.T) {
+	t.Parallel()
+	ifs, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range ifs {
+		if i.Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		r := verbena(t, "pingpong", "rc", "--addr", "127.0.0.1", "-d", i.Name).want(t, cli.ExitUsage)
+		if !strings.Contains(r.stderr, "not of -d "+i.Name) {
+			t.Error(r.stderr)
+		}
+		return
+	}
+	t.Skip("there is only the loopback interface")
+}
+
 // What cannot be done: exit code 1 and what to do next.
 func TestFailures(t *testing.T) {
 	t.Parallel()
@@ -155,7 +178,7 @@ func TestFailures(t *testing.T) {
 		{"pingpong rc -t", "timestamp"},
 		{"pingpong rc -j", "memory of its own"},
 		{"pingpong srq -o", "ODP"},
-		{"pingpong rc -i 2 --addr " + a, "port 2"},
+		{"pingpong rc -i 2 --addr " + a, "the device has port 1 only"},
 		{"pingpong rc -g 7 --addr " + a, "verbena devices -v"},
 		{"pingpong rc --addr 192.0.2.77", "192.0.2.77"},
 		{"pingpong ud -s 4097 --addr " + a, "larger than the active MTU 4096"},

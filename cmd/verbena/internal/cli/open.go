@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -14,7 +15,8 @@ import (
 
 // Open opens a device. dev is a device, an interface or an address, "" the first
 // one. With addr, its GID table holds just this address; without dev the device
-// is then the one that has it. GID index 0 is the address to use.
+// is then the one that has it. GID index 0 is the address to use. A dev that does
+// not have the address is a UsageError: packets would leave by another interface.
 func Open(ctx context.Context, dev, addr string) (*verbs.Context, error) {
 	if addr == "" {
 		return rdma.Open(ctx, dev)
@@ -23,10 +25,17 @@ func Open(ctx context.Context, dev, addr string) (*verbs.Context, error) {
 	if err != nil {
 		return nil, Usagef("--addr %s: not an IP address", addr)
 	}
+	on, err := interfaces(a)
+	if err != nil {
+		return nil, err
+	}
 	netdev := strings.TrimPrefix(dev, "soft_")
-	if netdev == "" {
-		if netdev, err = NetDev(a); err != nil {
-			return nil, err
+	switch {
+	case netdev == "":
+		netdev = on[0]
+	case !slices.Contains(on, netdev):
+		if _, err := net.InterfaceByName(netdev); err == nil {
+			return nil, Usagef("--addr %s is an address of %s, not of -d %s", a, strings.Join(on, ", "), dev)
 		}
 	}
 	c, err := rdma.Open(ctx, netdev, rdma.WithAddrs(netdev, a))
@@ -39,13 +48,24 @@ func Open(ctx context.Context, dev, addr string) (*verbs.Context, error) {
 // NetDev is the name of the interface that has the address; every loopback
 // address is on the loopback interface.
 func NetDev(a netip.Addr) (string, error) {
+	on, err := interfaces(a)
+	if err != nil {
+		return "", err
+	}
+	return on[0], nil
+}
+
+// interfaces names those that have the address, at least one.
+func interfaces(a netip.Addr) ([]string, error) {
 	if a.IsLoopback() {
-		return Loopback()
+		lo, err := Loopback()
+		return []string{lo}, err
 	}
 	ifs, err := net.Interfaces()
 	if err != nil {
-		return "", fmt.Errorf("list network interfaces: %w", err)
+		return nil, fmt.Errorf("list network interfaces: %w", err)
 	}
+	var on []string
 	for _, i := range ifs {
 		list, err := i.Addrs()
 		if err != nil {
@@ -54,11 +74,15 @@ func NetDev(a netip.Addr) (string, error) {
 		for _, has := range list {
 			p, err := netip.ParsePrefix(has.String())
 			if err == nil && p.Addr().Unmap() == a.WithZone("") && (a.Zone() == "" || a.Zone() == i.Name) {
-				return i.Name, nil
+				on = append(on, i.Name)
+				break
 			}
 		}
 	}
-	return "", fmt.Errorf("no interface has the address %s: %w", a, syscall.EADDRNOTAVAIL)
+	if len(on) == 0 {
+		return nil, fmt.Errorf("no interface has the address %s: %w", a, syscall.EADDRNOTAVAIL)
+	}
+	return on, nil
 }
 
 // Loopback is the name of the loopback interface.

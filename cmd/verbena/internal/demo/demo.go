@@ -156,6 +156,6 @@ func (r *run) describe() {
 	r.res.File, r.res.Size, r.res.Made = r.file.name, r.file.size, r.file.made
 	r.res.From, r.res.To = r.Addr.String(), r.PeerAddr.String()
 	r.res.PeerPID = r.child.cmd.Process.Pid
-	r.res.Device = r.dev.Device().Name()
+	r.res.Device, r.res.PeerDevice = r.me.Device, r.remote.Device
 	r.res.PathMTU = min(r.me.MTU, r.remote.MTU).Bytes()
 }

@@ -13,7 +13,8 @@ type source struct {
 	f    *os.File
 	name string
 	size int64
-	made bool // by us: it goes away at the end
+	made bool // by us
+	left bool // made, and to be removed at the end
 }
 
 // openFile opens the file that the user names.
@@ -44,7 +45,9 @@ func makeFile(size int64) (s *source, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a file to send: %w", err)
 	}
-	s = &source{f: f, name: f.Name(), size: size, made: true}
+	// Without a name nothing is left of it however we end. Where an open file
+	// cannot be removed, close does it.
+	s = &source{f: f, name: f.Name(), size: size, made: true, left: os.Remove(f.Name()) != nil}
 	var seed [32]byte
 	for i := range seed {
 		seed[i] = byte(rand.Uint32())
@@ -69,7 +72,7 @@ func (s *source) read(b []byte) error {
 
 func (s *source) close() {
 	s.f.Close()
-	if s.made {
+	if s.left {
 		os.Remove(s.name)
 	}
 }

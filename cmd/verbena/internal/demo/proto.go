@@ -41,6 +41,7 @@ type setup struct {
 
 // contact is what one side tells the other for the connection.
 type contact struct {
+	Device string
 	GID    ib.GID
 	RC, UD ib.QPN
 	PSN    uint32

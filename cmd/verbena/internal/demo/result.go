@@ -1,31 +1,34 @@
 package demo
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 )
 
 // Result is what the demo found.
 type Result struct {
-	File     string     `json:"file"`
-	Size     int64      `json:"bytes"`
-	Made     bool       `json:"made_for_the_demo"`
-	SHA256   string     `json:"sha256"`
-	Device   string     `json:"device"`
-	From     string     `json:"from"`
-	To       string     `json:"to"`
-	PeerPID  int        `json:"peer_pid"`
-	PathMTU  int        `json:"path_mtu"`
-	Write    Rate       `json:"write"`
-	Read     Rate       `json:"read"`
-	Message  int        `json:"send_bytes"`
-	Datagram int        `json:"datagram_bytes"`
-	Latency  *Latency   `json:"latency,omitempty"`
-	Checks   []Check    `json:"checks"`
-	Wire     []WireStep `json:"wire"`
-	Counters Counters   `json:"counters"`
+	File       string     `json:"file"`
+	Size       int64      `json:"bytes"`
+	Made       bool       `json:"made_for_the_demo"`
+	SHA256     string     `json:"sha256"`
+	Device     string     `json:"device"`
+	PeerDevice string     `json:"peer_device"`
+	From       string     `json:"from"`
+	To         string     `json:"to"`
+	PeerPID    int        `json:"peer_pid"`
+	PathMTU    int        `json:"path_mtu"`
+	Write      Rate       `json:"write"`
+	Read       Rate       `json:"read"`
+	Message    int        `json:"send_bytes"`
+	Datagram   int        `json:"datagram_bytes"`
+	Latency    *Latency   `json:"latency,omitempty"`
+	Checks     []Check    `json:"checks"`
+	Wire       []WireStep `json:"wire"`
+	Counters   Counters   `json:"counters"`
 }
 
 // Rate is how long so many bytes took.
@@ -111,10 +114,10 @@ func (r *Result) Print(w io.Writer) error {
 	if r.Made {
 		made = ", random, made for this"
 	}
-	fmt.Fprintf(w, "Two processes on %s: %s here, %s in process %d; RoCEv2 packets, path MTU %d\n", r.Device, r.From, r.To, r.PeerPID, r.PathMTU)
+	fmt.Fprintf(w, "Two processes: %s (%s) here, %s (%s) in process %d; RoCEv2 packets, path MTU %d\n", r.From, r.Device, r.To, r.PeerDevice, r.PeerPID, r.PathMTU)
 	fmt.Fprintf(w, "File %s, %s%s\nSHA-256 %s\n\n", r.File, size(r.Size), made, r.SHA256)
 
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t, flush := table(w)
 	row := func(name, what, speed, verdict string) {
 		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", name, what, speed, verdict)
 	}
@@ -129,16 +132,34 @@ func (r *Result) Print(w io.Writer) error {
 	if l := r.Latency; l != nil {
 		row("PINGPONG", fmt.Sprintf("%d x 8 B", l.Count), fmt.Sprintf("p50 %.1f us, p99 %.1f us", l.P50, l.P99), "half a round trip, WRITE with immediate, both sides polling")
 	}
-	if err := t.Flush(); err != nil {
+	if err := flush(); err != nil {
 		return err
 	}
 	return r.printWire(w)
 }
 
+// table lines up what is written to t; flush writes it to w, without the blanks
+// that stand for empty cells at the end of a line.
+func table(w io.Writer) (t io.Writer, flush func() error) {
+	var b bytes.Buffer
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	return tw, func() error {
+		if err := tw.Flush(); err != nil {
+			return err
+		}
+		for line := range strings.Lines(b.String()) {
+			if _, err := fmt.Fprintln(w, strings.TrimRight(line, " \n")); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
 // printWire prints the timeline: each kind of packet with its first one.
 func (r *Result) printWire(w io.Writer) error {
 	fmt.Fprintf(w, "\nOn the wire, UDP port 4791, seen from %s: the first packet of each kind\n\n", r.From)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t, flush := table(w)
 	fmt.Fprintln(t, "  step\tms\t\topcode\tPSN\tbytes\tpackets\theaders")
 	for _, s := range r.Wire {
 		name := s.Step
@@ -151,7 +172,7 @@ func (r *Result) printWire(w io.Writer) error {
 			name = ""
 		}
 	}
-	if err := t.Flush(); err != nil {
+	if err := flush(); err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "\n%d packets sent, %d received, %d sent again.\n", r.Counters.Sent, r.Counters.Received, r.Counters.Retransmitted)

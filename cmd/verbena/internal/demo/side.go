@@ -116,7 +116,8 @@ func open(ctx context.Context, addr netip.Addr, size int, rec trace.Recorder) (s
 		s.undo = append(s.undo, (*q.qp).Destroy)
 	}
 	s.me = contact{
-		GID: ib.GIDFromAddr(addr), RC: s.rc.Num(), UD: s.ud.Num(), PSN: rand.Uint32() & 0xFFFFFF, MTU: port.ActiveMTU,
+		Device: s.dev.Device().Name(),
+		GID:    ib.GIDFromAddr(addr), RC: s.rc.Num(), UD: s.ud.Num(), PSN: rand.Uint32() & 0xFFFFFF, MTU: port.ActiveMTU,
 		WindowAddr: s.window.Addr(), WindowKey: s.window.RKey(), SmallAddr: s.small.Addr(), SmallKey: s.small.RKey(),
 	}
 	return s, nil

@@ -83,7 +83,7 @@ func (r *run) move(ctx context.Context, op ib.WROpcode, at, n int, rate *Rate) e
 		}
 		wcs, err := r.wait(ctx)
 		if err != nil {
-			return fmt.Errorf("%s after %d of %d bytes: %w", name, done, n, err)
+			return fmt.Errorf("%s after %d of %d bytes: %w", name, rate.Bytes+int64(done), r.file.size, err)
 		}
 		for i := range wcs {
 			done += int(wcs[i].WRID)

@@ -101,7 +101,7 @@ func exchangeClient(ctx context.Context, c *Config, mine []dest) ([]dest, error)
 	}
 	theirs, err := readDests(conn, c)
 	if err != nil {
-		return nil, ctxErr(ctx, cli.Hint(err, "What went wrong stands in the server's output"))
+		return nil, ctxErr(ctx, cli.Hint(err, "See the server's output"))
 	}
 	if _, err := io.WriteString(conn, done); err != nil {
 		return nil, ctxErr(ctx, fmt.Errorf("couldn't answer the server: %w", err))

@@ -191,9 +191,9 @@ func (g *game) sleep(ctx context.Context) error {
 	}
 	err = fmt.Errorf("%w: %d sent, %d received of %d", errSilence, g.sent, g.received, g.cfg.Iters)
 	if g.cfg.Kind == UC || g.cfg.Kind == UD {
-		return cli.Hint(err, "A packet was lost, which %s does not repair, or the peer ended", g.cfg.Kind)
+		return cli.Hint(err, "A packet was lost, which %s does not repair, or the peer ended, or it was started with another -n", g.cfg.Kind)
 	}
-	return cli.Hint(err, "The peer ended or cannot be reached: UDP port 4791 must be open both ways")
+	return cli.Hint(err, "The peer ended, or it was started with another -n, or it cannot be reached: UDP port 4791 must be open both ways")
 }
 
 // complete handles one completion and sends again when it was the last that the
@@ -202,6 +202,9 @@ func (g *game) complete(wc *verbs.WC) error {
 	if err := wc.Err(); err != nil {
 		if wc.Status == ib.WCRetryExcErr {
 			return cli.Hint(err, "The peer does not answer: it ended, or UDP port 4791 is not open both ways")
+		}
+		if wc.Status == ib.WCLocLenErr || wc.Status == ib.WCRemInvReqErr || wc.Status == ib.WCRemOpErr {
+			return cli.Hint(err, "A message did not fit: give the same -s and -m on both sides")
 		}
 		return err
 	}
@@ -215,7 +218,7 @@ func (g *game) complete(wc *verbs.WC) error {
 	case recvWRID:
 		g.received++
 		if want := g.cfg.Size + g.head; int(wc.ByteLen) != want {
-			return cli.Hint(fmt.Errorf("received %d bytes, want %d", int(wc.ByteLen)-g.head, g.cfg.Size), "Give the same -s on both sides")
+			return cli.Hint(fmt.Errorf("received %d bytes, want %d", int(wc.ByteLen)-g.head, g.cfg.Size), "Give the same -s and -m on both sides")
 		}
 		if g.posted--; g.posted <= g.cfg.NumQP {
 			if err := g.postRecvs(g.cfg.RxDepth - g.posted); err != nil {
