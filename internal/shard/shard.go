@@ -113,7 +113,21 @@ func (s *Shard) leave() (v Delivery) {
 	return v
 }
 
+// publish tells those who are about to sleep when the shard needs a turn. The
+// earliest timer may be set for what is no more, for instance an ACK that has
+// left meanwhile: a sleeper would wake for nothing in every ping-pong.
 func (s *Shard) publish() {
+	for range staleTimers {
+		it := s.timers.First()
+		if it == nil {
+			break
+		}
+		d := it.Owner.Service.Deadline()
+		if d == it.At() {
+			break
+		}
+		s.timers.Set(it, d)
+	}
 	d := s.timers.Next()
 	if len(s.env.Ready) > 0 {
 		d = s.env.Now
@@ -121,6 +135,9 @@ func (s *Shard) publish() {
 	s.deadline.Store(d)
 	s.owes.Store(len(s.env.Owed) > 0)
 }
+
+// staleTimers bounds the timers that one step sets anew.
+const staleTimers = 4
 
 // arm schedules the queue pair's deadline. A deadline that moved later leaves
 // the timer where it is: it then fires early and is set again, which is cheaper

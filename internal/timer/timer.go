@@ -48,6 +48,14 @@ func (h *Heap[T]) Next() int64 {
 	return h.items[0].at
 }
 
+// First is the item with the earliest deadline, nil when there is none.
+func (h *Heap[T]) First() *Item[T] {
+	if len(h.items) == 0 {
+		return nil
+	}
+	return h.items[0]
+}
+
 // Expired removes and returns an item whose deadline is not after now.
 func (h *Heap[T]) Expired(now int64) (owner T, ok bool) {
 	if len(h.items) == 0 || h.items[0].at > now {
