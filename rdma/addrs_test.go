@@ -53,3 +53,32 @@ func TestParseAddrs(t *testing.T) {
 		}
 	}
 }
+
+func FuzzParseAddrs(f *testing.F) {
+	for _, s := range []string{"", "lo=127.0.0.2,eth0=10.0.0.1+10.0.0.2", " eth0 = fe80::1%eth0 + 2001:db8::1", "lo=127.0.0.1+::ffff:127.0.0.1", "=", "lo=,"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		list, err := parseAddrs(s)
+		if err != nil {
+			if e := (*AddrsError)(nil); !errors.As(err, &e) || !errors.Is(err, syscall.EINVAL) {
+				t.Fatalf("%q: %v", s, err)
+			}
+			return
+		}
+		var parts []string
+		for _, x := range list {
+			var addrs []string
+			for _, a := range x.addrs {
+				if a.IsMulticast() || a.IsUnspecified() {
+					t.Errorf("%q: %v", s, a)
+				}
+				addrs = append(addrs, a.String())
+			}
+			parts = append(parts, x.netdev+"="+strings.Join(addrs, "+"))
+		}
+		if again, err := parseAddrs(strings.Join(parts, ",")); err != nil || !reflect.DeepEqual(again, list) {
+			t.Errorf("%q: %v, then %v, %v", s, list, again, err)
+		}
+	})
+}

@@ -170,11 +170,11 @@ func (q *CQ) Wait(ctx context.Context) error {
 }
 
 // AckEvents acknowledges n notifications that GetCQEvent returned for this queue
-// (ibv_ack_cq_events). Several at once cost as much as one. EINVAL: so many are
-// not open; nothing has changed then.
+// (ibv_ack_cq_events). Several at once cost as much as one. EINVAL: fewer are
+// unacknowledged; nothing has changed then.
 func (q *CQ) AckEvents(n int) error {
-	if !q.comp.ack(n) {
-		return paramErr("ack_cq_events", "nevents", fmt.Sprintf("%d, so many are not open", n), syscall.EINVAL)
+	if open, ok := q.comp.ack(n); !ok {
+		return paramErr("ack_cq_events", "n", fmt.Sprintf("%d, only %d are unacknowledged", n, open), syscall.EINVAL)
 	}
 	return nil
 }

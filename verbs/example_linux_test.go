@@ -40,8 +40,8 @@ func check(err error) {
 }
 
 // connect takes an RC queue pair to RTS. What it needs to know of the other end
-// (number, first PSN, GID) programs exchange over a connection of their own, or
-// leave to rdma_cm.
+// (number, first PSN, GID) programs exchange over a connection of their own, for
+// instance TCP.
 func connect(qp *verbs.QP, psn uint32, peer ib.QPN, peerPSN uint32, peerGID ib.GID) {
 	check(qp.Modify(&ib.QPAttr{
 		QPState: ib.QPStateInit, PortNum: 1,
@@ -206,18 +206,30 @@ func ExampleOpError() {
 
 // One goroutine waits for the completions of several queues.
 func ExampleCompChannel() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+	ctx := context.Background()
 	dev := open(ctx, "127.3.14.18")
+	pd, err := dev.AllocPD()
+	check(err)
 	ch, err := dev.CreateCompChannel()
 	check(err)
 	cq, err := dev.CreateCQ(16, ch, "requests")
 	check(err)
+	attr := verbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Type: ib.RC, Cap: ib.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxInlineData: 16}}
+	here, err := pd.CreateQP(&attr)
+	check(err)
+	there, err := pd.CreateQP(&attr)
+	check(err)
+	gid, err := dev.QueryGID(1, 0)
+	check(err)
+	connect(here, 100, there.Num(), 200, gid)
+	connect(there, 200, here.Num(), 100, gid)
 
+	completed := 0
 	handle := func(wcs []verbs.WC) {
 		for i := range wcs {
-			fmt.Println(wcs[i].WRID, wcs[i].Err())
+			fmt.Printf("%v: request %d: %v\n", cq.UserContext(), wcs[i].WRID, wcs[i].Status)
 		}
+		completed += len(wcs)
 	}
 	// Ask for a notification, then look at the queue: what came before that does
 	// not notify.
@@ -230,17 +242,16 @@ func ExampleCompChannel() {
 		}
 	}
 	serve(cq)
-	cancel() // nothing is posted in this example
-	for {
+	check(here.PostSendOne(&verbs.SendWR{WRID: 7, Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled}))
+	for completed < 1 {
 		cq, err := ch.GetCQEvent(ctx)
-		if err != nil {
-			break
-		}
+		check(err)
 		check(cq.AckEvents(1))
 		serve(cq)
 	}
-	check(cq.Destroy())
-	check(ch.Destroy())
-	check(dev.Close())
+	for _, end := range []func() error{here.Destroy, there.Destroy, cq.Destroy, ch.Destroy, pd.Dealloc, dev.Close} {
+		check(end())
+	}
 	// Output:
+	// requests: request 7: success
 }

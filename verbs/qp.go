@@ -176,6 +176,12 @@ func (q *QP) State() ib.QPState {
 // holds a *PostError. ENOMEM: the queue is full, poll and post again; EINVAL:
 // everything else that is wrong with a request, or the state is not RTS, SQD,
 // SQE or ERR; EOPNOTSUPP: the device does not have the opcode.
+//
+// What shows only when the work is done is no error here, but the status of a
+// completion: bad keys, and a datagram longer than the port's active MTU
+// (ib.WCLocLenErr). After such an error a UC or UD queue pair is in state SQE: what
+// is posted then completes with ib.WCWRFlushErr, until Modify takes it to RTS again.
+// An RC queue pair goes to ERR.
 func (q *QP) PostSend(wrs []SendWR) error {
 	const op = "post_send"
 	if !q.alive() {

@@ -20,19 +20,19 @@ func (l *ledger) got() {
 	l.mu.Unlock()
 }
 
-// ack takes n away; false: so many are not open.
-func (l *ledger) ack(n int) bool {
+// ack takes n away and tells how many there were; false: fewer than n.
+func (l *ledger) ack(n int) (open int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if n < 0 || n > l.open {
-		return false
+	if open = l.open; n < 0 || n > open {
+		return open, false
 	}
 	l.open -= n
 	if l.open == 0 && l.idle != nil {
 		close(l.idle)
 		l.idle = nil
 	}
-	return true
+	return open, true
 }
 
 // wait returns when every event was acknowledged, or ctx's error.

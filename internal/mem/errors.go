@@ -19,8 +19,13 @@ type ParamError struct {
 // Error says which parameter is at fault and why.
 func (e *ParamError) Error() string { return e.Param + ": " + e.Detail + ": " + e.Err.Error() }
 
-// Parameter is what is at fault.
-func (e *ParamError) Parameter() string { return e.Param }
+// Parameter is what is at fault; empty where the call came at a wrong time.
+func (e *ParamError) Parameter() string {
+	if e.Err == syscall.ENOMEM || e.Err == syscall.EBUSY {
+		return ""
+	}
+	return e.Param
+}
 
 // Unwrap gives the errno.
 func (e *ParamError) Unwrap() error { return e.Err }

@@ -135,7 +135,7 @@ func (q *SQ) PushInline(wr *driver.SendWR, pieces [][]byte) (*WQE, error) {
 func (q *SQ) gather(buf, b []byte) ([]byte, error) {
 	n := len(buf)
 	if len(b) > cap(buf)-n {
-		return buf, &WRError{"InlineData", syscall.EINVAL, fmt.Sprintf("more than the %d bytes of max_inline_data", q.MaxInline)}
+		return buf, &WRError{"InlineData", syscall.EINVAL, fmt.Sprintf("more than the %d bytes of MaxInlineData", q.MaxInline)}
 	}
 	buf = buf[:n+len(b)]
 	if err := mem.Copy(buf[n:], b); err != nil {
