@@ -66,12 +66,13 @@ arch:
 	@echo "== import rules"
 	$(GO) test -count=1 ./internal/archtest
 
+# One package at a time (-p 1): several have processes of their own with real timers.
 # ---- tests ---------------------------------------------------------------------------------------
 
 .PHONY: unit
 unit: ## All tests, no cgo
 	@echo "== tests"
-	$(GO) test ./...
+	$(GO) test -p 1 ./...
 
 .PHONY: race
 race: ## All tests and the simulation with the race detector (needs a C compiler)
@@ -82,7 +83,7 @@ else
 	@cc=$$($(GO) env CC); command -v $${cc%% *} >/dev/null || { \
 		echo "The race detector needs a C compiler and '$$cc' is not installed."; \
 		echo "Install one (Debian: apt-get install gcc libc6-dev), or run: make test RACE=0"; exit 1; }
-	CGO_ENABLED=1 $(GO) test -race ./...
+	CGO_ENABLED=1 $(GO) test -race -p 1 ./...
 	CGO_ENABLED=1 $(GO) test -race ./internal/simtest -run '^TestSimulation$$' -count=1 -sim.seeds=$(RACE_SEEDS) -timeout 40m
 endif
 
