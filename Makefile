@@ -113,7 +113,7 @@ cover: ## Test coverage, as cover.html
 .PHONY: interop
 interop: ## Against the Linux kernel's own RDMA in QEMU (Linux, root)
 	interop/setup.sh
-	$(GO) test -tags interop -count=1 -v -timeout 40m ./interop/...
+	$(GO) test -p 1 -tags interop -count=1 -v -timeout 40m ./interop/...
 
 .PHONY: bench
 bench: ## Beside iperf3, sockperf, UCX and the bare loop; SHORT=1 for a quick look
