@@ -102,7 +102,7 @@ func (c *Context) QueryGIDTable() ([]ib.GIDEntry, error) {
 		for i := range attr.GIDTblLen {
 			e, err := c.dev.GIDEntry(uint8(port), i)
 			switch {
-			case errors.Is(err, syscall.ENODATA):
+			case errors.Is(err, ib.ErrNoData):
 			case err != nil:
 				return nil, opErr(op, err)
 			default:
@@ -129,7 +129,7 @@ func (c *Context) FindGIDIndex(port uint8, gid ib.GID, typ ib.GIDType) (int, err
 			return i, nil
 		}
 	}
-	return 0, paramErr(op, "gid", gid.String()+" is not in the table of the port", syscall.ENODATA)
+	return 0, paramErr(op, "gid", gid.String()+" is not in the table of the port", ib.ErrNoData)
 }
 
 // QueryPKey gives a partition key (ibv_query_pkey). EINVAL: no such index.

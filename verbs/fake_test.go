@@ -66,7 +66,7 @@ func (d *fakeDevice) GIDEntry(p uint8, i int) (ib.GIDEntry, error) {
 	}
 	g, ok := d.gids[i]
 	if !ok {
-		return ib.GIDEntry{}, syscall.ENODATA
+		return ib.GIDEntry{}, ib.ErrNoData
 	}
 	return ib.GIDEntry{GID: g, Index: i, Port: p, Type: ib.GIDTypeRoCEv2}, nil
 }

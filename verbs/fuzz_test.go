@@ -27,7 +27,7 @@ func FuzzInitAHFromWC(f *testing.F) {
 		a, err := k.ctx.InitAHFromWC(1, &WC{Flags: ib.WCGRH}, grh)
 		switch {
 		case err != nil:
-			if !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENODATA) || a != (ib.AHAttr{}) {
+			if !errors.Is(err, syscall.EINVAL) && !errors.Is(err, ib.ErrNoData) || a != (ib.AHAttr{}) {
 				t.Fatalf("%x: %+v, %v", grh, a, err)
 			}
 		case !a.IsGlobal || a.SGIDIndex != 1 && a.SGIDIndex != 5 || a.FlowLabel > 0xFFFFF:

@@ -29,7 +29,7 @@ func TestCase78_EmptyGIDEntries(t *testing.T) {
 			}
 			continue
 		}
-		if !errors.Is(err, syscall.ENODATA) || !errors.Is(err2, syscall.ENODATA) || e != (ib.GIDEntry{}) || !g.IsZero() {
+		if !errors.Is(err, ib.ErrNoData) || !errors.Is(err2, ib.ErrNoData) || e != (ib.GIDEntry{}) || !g.IsZero() {
 			t.Fatalf("%d: %+v, %v, %v", i, e, err, err2)
 		}
 	}

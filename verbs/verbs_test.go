@@ -154,14 +154,14 @@ func TestQueries(t *testing.T) {
 		t.Error(g, err)
 	}
 	_, err := k.ctx.QueryGID(1, 0)
-	wantErr(t, err, "query_gid", "", syscall.ENODATA)
+	wantErr(t, err, "query_gid", "", ib.ErrNoData)
 	_, err = k.ctx.QueryGIDEntry(1, 8)
 	wantErr(t, err, "query_gid_ex", "", syscall.EINVAL)
 	if i, err := k.ctx.FindGIDIndex(1, b, ib.GIDTypeRoCEv2); i != 6 || err != nil {
 		t.Error(i, err)
 	}
 	_, err = k.ctx.FindGIDIndex(1, b, ib.GIDTypeRoCEv1)
-	wantErr(t, err, "find_gid_index", "gid", syscall.ENODATA)
+	wantErr(t, err, "find_gid_index", "gid", ib.ErrNoData)
 	if i, err := k.ctx.PKeyIndex(1, 0x0001); i != 2 || err != nil {
 		t.Error(i, err)
 	}
@@ -389,7 +389,7 @@ func TestInitAHFromWC(t *testing.T) {
 	wantErr(t, err, "init_ah_from_wc", "grh", syscall.EINVAL)
 	roce.PutGRH4(grh, src4, netip.MustParseAddr("192.0.2.77"), 0, 1, 0, 100)
 	_, err = k.ctx.InitAHFromWC(1, &wc, grh)
-	wantErr(t, err, "init_ah_from_wc", "", syscall.ENODATA)
+	wantErr(t, err, "init_ah_from_wc", "", ib.ErrNoData)
 }
 
 func TestDrain(t *testing.T) {

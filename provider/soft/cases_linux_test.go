@@ -456,7 +456,7 @@ func TestCase76_GIDTable(t *testing.T) {
 			if must(t, err); e.GID.Addr() != h.addrs[i] {
 				t.Fatalf("GID %d is %v", i, e.GID)
 			}
-		case i < gidTableLen && !errors.Is(err, syscall.ENODATA), i == gidTableLen && !errors.Is(err, syscall.EINVAL):
+		case i < gidTableLen && !errors.Is(err, ib.ErrNoData), i == gidTableLen && !errors.Is(err, syscall.EINVAL):
 			t.Fatalf("GID %d: %v, %v", i, e, err)
 		}
 	}

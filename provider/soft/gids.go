@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"syscall"
 
 	"github.com/verbena-rdma/verbena/ib"
 )
@@ -41,7 +40,7 @@ func (t *gidTable) entry(i int) (ib.GIDEntry, error) {
 	case i < 0 || i >= gidTableLen:
 		return ib.GIDEntry{}, invalid("index", "%d, the GID table has %d entries", i, gidTableLen)
 	case i >= len(t.entries) || t.entries[i].GID.IsZero():
-		return ib.GIDEntry{}, &paramError{"index", fmt.Sprintf("%d of the GID table is empty", i), syscall.ENODATA}
+		return ib.GIDEntry{}, &paramError{"index", fmt.Sprintf("%d of the GID table is empty", i), ib.ErrNoData}
 	}
 	return t.entries[i], nil
 }

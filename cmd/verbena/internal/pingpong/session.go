@@ -138,7 +138,7 @@ func (s *session) createQP() error {
 func (s *session) describe(port *ib.PortAttr) error {
 	gid, err := s.dev.QueryGID(uint8(s.cfg.IBPort), s.cfg.GIDIndex)
 	if err != nil {
-		if errors.Is(err, syscall.ENODATA) || errors.Is(err, syscall.EINVAL) {
+		if errors.Is(err, ib.ErrNoData) || errors.Is(err, syscall.EINVAL) {
 			err = cli.Hint(err, "See the GIDs of the device: verbena devices -v -d %s", s.dev.Device().Name())
 		}
 		return err
