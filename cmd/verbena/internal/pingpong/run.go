@@ -85,6 +85,7 @@ func Run(ctx context.Context, out io.Writer, c Config) (err error) {
 	usec := float64(took.Nanoseconds()) / 1e3
 	fmt.Fprintf(out, "%d bytes in %.2f seconds = %.2f Mbit/sec\n", bytes, usec/1e6, float64(bytes)*8/usec)
 	fmt.Fprintf(out, "%d iters in %.2f seconds = %.2f usec/iter\n", c.Iters, usec/1e6, usec/float64(c.Iters))
+	s.linger(ctx)
 	if c.Check && c.Host == "" {
 		bad := s.badPages()
 		for _, p := range bad {
@@ -95,6 +96,27 @@ func Run(ctx context.Context, out io.Writer, c Config) (err error) {
 		}
 	}
 	return nil
+}
+
+// lingerTime is four of the peer's ACK timeouts (code 14, 67 ms).
+const lingerTime = 300 * time.Millisecond
+
+// linger stays for the peer's retransmissions after a reliable game: if the ACK
+// of its last message is lost, only this queue pair can answer. Linux's rdma_rxe
+// takes the retry count of 7 that both sides use for infinite: its program would
+// never end.
+func (s *session) linger(ctx context.Context) {
+	if s.cfg.Kind != RC && s.cfg.Kind != SRQ {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, lingerTime)
+	defer cancel()
+	var wcs [16]verbs.WC
+	for s.cq.Wait(ctx) == nil {
+		if _, err := s.cq.Poll(wcs[:]); err != nil {
+			return
+		}
+	}
 }
 
 // game counts.
