@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/transport"
 )
 
 // TestStaleDeadlineWakesNobody: a deadline that has gone, or moved later, is not
@@ -33,5 +34,22 @@ func TestStaleDeadlineWakesNobody(t *testing.T) {
 	v.turnAt(4e9)
 	if len(b.timers) != 1 || len(a.timers) != 0 {
 		t.Errorf("timers fired: %v and %v", a.timers, b.timers)
+	}
+}
+
+// TestCloseAcknowledges: what arrived is acknowledged although nobody polled, or
+// destroyed the queue pair, before the end.
+func TestCloseAcknowledges(t *testing.T) {
+	v := newVirtual(1)
+	q := addQP(t, v.Engine, ib.QPN(1000))
+	q.onPkt = func(e *transport.Env) { q.Owe(e) }
+	v.port.arrive(packet(1000, 1))
+	v.turnAt(2e9)
+	if q.packets != 1 || q.acks != 0 {
+		t.Fatalf("%d packets, %d ACKs before the end", q.packets, q.acks)
+	}
+	v.Close()
+	if q.acks != 1 {
+		t.Errorf("%d ACKs at the end, want 1", q.acks)
 	}
 }
