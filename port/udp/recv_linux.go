@@ -17,9 +17,8 @@ type receiver struct {
 	iovs  [turn]unix.Iovec
 	names [turn]rawAddr
 	ctls  [turn][rxCtlLen]byte
-	dirty int  // headers from the start that the kernel changed
-	vec   int  // buffers offered in one call
-	lone  bool // the last call brought one datagram at most: ask for one
+	dirty int // headers from the start that the kernel changed
+	vec   int // buffers offered in one call
 
 	hot   *socket       // the one that delivered last, when there are several
 	calls uint          // of Recv
@@ -118,13 +117,10 @@ func (p *Port) recvFrom(s *socket, b *pkt.Rx, at, limit int) int {
 	}
 	r.clean()
 	one := p.noMMsg.Load()
-	// recvmmsg looks for a second datagram after the first: in a ping-pong there is
-	// none, and the look costs more than what it saves once in a while.
-	lone := r.lone && !one
 	end := min(limit, at+r.vec)
 	for retried := false; at < end; {
 		n, errno := 1, unix.Errno(0)
-		if !one && !lone {
+		if !one {
 			n, errno = recvmmsg(s.fd, r.hdrs[at:end])
 			if errno == unix.ENOSYS {
 				one = true
@@ -138,7 +134,6 @@ func (p *Port) recvFrom(s *socket, b *pkt.Rx, at, limit int) int {
 			// Anything but EAGAIN is an ICMP error of a packet sent earlier, and is
 			// gone now that it was reported.
 			if errno == unix.EAGAIN || retried {
-				r.lone = true
 				return at
 			}
 			retried = true
@@ -154,8 +149,6 @@ func (p *Port) recvFrom(s *socket, b *pkt.Rx, at, limit int) int {
 		add(&p.counters.rxBytes, uint64(bytes))
 		at += n
 		if !one {
-			// After a lone one it is recvmmsg's turn to look for more.
-			r.lone = n == 1 && !lone
 			r.vec = max(4, min(turn, turnBytes*n/(bytes+1)))
 			return at
 		}
