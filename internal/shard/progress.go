@@ -75,7 +75,7 @@ func (e *Engine) Close() {
 	e.rxMu.Lock()
 	for _, s := range e.shards {
 		if s.owes.Load() {
-			s.begin(e.now(), true)
+			s.begin(e.now())
 			s.end(&e.rxDeliver)
 		}
 	}

@@ -177,15 +177,11 @@ func (s *Shard) payOwed() {
 	s.due = s.due[:0]
 }
 
-// begin starts a turn. With pay, the ACKs owed so far leave at its end; without,
-// in a turn that brings packets to the shard, they wait for more of them, for
-// something that is sent anyway, or for their deadline.
-func (s *Shard) begin(now int64, pay bool) {
+// begin starts a turn: the ACKs owed so far leave at its end.
+func (s *Shard) begin(now int64) {
 	s.mu.Lock()
 	s.env.Now = now
-	if pay {
-		s.due, s.env.Owed = s.env.Owed, s.due
-	}
+	s.due, s.env.Owed = s.env.Owed, s.due
 }
 
 // end ends a turn.

@@ -34,9 +34,9 @@ func (e *Engine) turn(now int64) int {
 	}
 	for _, o := range e.shards {
 		d := o.deadline.Load()
-		// What a shard owes leaves in a turn that brings it nothing new.
+		// What a shard owes since this turn waits for the next one.
 		if d != 0 && d <= now || o.owes.Load() && o.turn != e.turns {
-			o.begin(now, o.turn != e.turns)
+			o.begin(now)
 			o.end(&e.rxDeliver)
 		}
 	}
@@ -84,7 +84,7 @@ func (e *Engine) datagram(now int64, s *Shard, d *pkt.Datagram) *Shard {
 				}
 				s = m.sh
 				s.turn = e.turns
-				s.begin(now, false)
+				s.begin(now)
 			}
 			// A queue pair may have been removed between the look-up and the lock.
 			if !m.gone && e.check(s, m.qp, path, seg, id, d) {
