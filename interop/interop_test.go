@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -25,8 +26,27 @@ const (
 	messageSize = 10_001
 )
 
-// exchange runs the server's program until it listens, then the client's, and wants both to end well.
+// maxStalls bounds how often, in the whole run, a pair of programs that came to rest is started again. rdma_rxe of 6.1 in a translated
+// guest stalls now and then, between two kernels too: with a retry count of 7 it repeats for ever, or its timer does not run.
+const maxStalls = 3
+
+var stalls atomic.Int32
+
+// exchange runs the programs of both sides and wants both to end well.
 func exchange(t *testing.T, server, client *side, ipv6 bool, kind string, options ...string) {
+	t.Helper()
+	for {
+		err := exchangeOnce(t, server, client, ipv6, kind, options...)
+		if err == nil {
+			return
+		}
+		t.Logf("STALLED (%d of at most %d), again: %v", stalls.Load(), maxStalls, err)
+	}
+}
+
+// exchangeOnce runs the server's program until it listens, then the client's. It returns an error only for a stall that may be tried
+// again.
+func exchangeOnce(t *testing.T, server, client *side, ipv6 bool, kind string, options ...string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
 	defer cancel()
@@ -77,7 +97,12 @@ func exchange(t *testing.T, server, client *side, ipv6 bool, kind string, option
 	}
 	<-serverDone
 	if clientErr != nil || serverErr != nil {
-		t.Fatalf("%s as client: %v\n%s\n%s as server: %v\n%s", client.name, clientErr, clientOut, server.name, serverErr, serverOut)
+		err := fmt.Errorf("%s as client: %v\n%s\n%s as server: %v\n%s", client.name, clientErr, clientOut, server.name, serverErr, serverOut)
+		// Nothing moved any more, on both sides, and the kernel's program did not end by itself.
+		if strings.Contains(err.Error(), "timed out") && stalls.Add(1) <= maxStalls {
+			return err
+		}
+		t.Fatal(err)
 	}
 	for _, o := range []struct{ who, out string }{{server.name, serverOut}, {client.name, clientOut}} {
 		if strings.Contains(o.out, "invalid data") {
@@ -87,6 +112,7 @@ func exchange(t *testing.T, server, client *side, ipv6 bool, kind string, option
 			t.Errorf("%s reports no result:\n%s", o.who, o.out)
 		}
 	}
+	return nil
 }
 
 // TestKernelAlone runs every pingpong inside the guest: if this fails, the test bed is broken and not Verbena.
