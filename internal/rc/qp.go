@@ -9,14 +9,14 @@ import (
 
 // Limits of this implementation.
 const (
-	sendBudget   = 256       // request packets in one Post
-	streamBudget = 64        // response packets in one go
-	readChunk    = 64 << 10  // bytes of one READ request packet at most
+	sendBudget   = 256      // request packets in one Post
+	streamBudget = 64       // response packets in one go
+	readChunk    = 64 << 10 // bytes of one READ request packet at most
 	ackBytes     = 64 << 10 // received bytes after which an ACK leaves at once
 	ackPackets   = 64       // ... packets
-	ackDelay     = 20_000    // ns that an owed ACK may wait
-	askEvery     = 32        // packets in a message without AckReq
-	maxUnacked   = 1 << 16   // PSNs under way; the standard's limit is 2^23-1
+	ackDelay     = 20_000   // ns that an owed ACK may wait
+	askEvery     = 32       // packets in a message without AckReq
+	maxUnacked   = 1 << 16  // PSNs under way; the standard's limit is 2^23-1
 )
 
 // QP is the service of one RC queue pair. It implements transport.Service.
