@@ -13,8 +13,8 @@ const (
 	windowMinPkts    = 16
 	windowMaxBytes   = 4 << 20
 	// On the same host more under way only pushes what was sent out of the caches
-	// before it is received (measured: 512 KiB is as fast as any, 4 MiB takes half
-	// of the speed away).
+	// before it is received (measured: 1 MiB was slower than 256 to 512 KiB in most
+	// of the runs on a noisy machine).
 	windowMaxLocal = 512 << 10
 	windowMaxPkts  = 8192
 
