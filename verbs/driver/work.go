@@ -38,6 +38,35 @@ type SendWR struct {
 	AH         AH
 	RemoteQPN  ib.QPN
 	RemoteQKey ib.QKey
+
+	// RemoteSRQN is the peer's shared receive queue, on XRC queue pairs.
+	RemoteSRQN uint32
+
+	// Bind is what WRBindMW and WRRegMR do; RKey is the key from then on.
+	Bind *BindInfo
+
+	// WRFlush makes Length bytes at RemoteAddr under RKey, or with FlushLevel
+	// ib.FlushMR the whole region, visible or durable.
+	FlushType  ib.FlushType
+	FlushLevel ib.FlushLevel
+	Length     uint32
+}
+
+// BindInfo describes a binding of a memory window (struct ibv_mw_bind_info), or
+// the registration of a fast-registration region: MR, which was given its pages
+// before, and Access.
+type BindInfo struct {
+	MW     MW // WRBindMW: a window of type 2
+	MR     MR
+	Addr   uint64 // WRBindMW: where in MR, by its addresses
+	Length uint64 // WRBindMW: 0 unbinds (type 1 only)
+	Access ib.Access
+}
+
+// MW is a memory window.
+type MW interface {
+	RKey() ib.RKey
+	Dealloc() error
 }
 
 // RecvWR is a receive work request (struct ibv_recv_wr).
