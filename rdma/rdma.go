@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/verbena-rdma/verbena/provider/soft"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -25,6 +26,7 @@ type config struct {
 	providers []driver.Provider // more than the software one
 	logger    *slog.Logger
 	shards    int
+	spin      time.Duration
 }
 
 // WithAddrs sets the GID table of an interface's device, in place of the
@@ -43,6 +45,11 @@ func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l }
 // WithShards sets over how many locks a software device spreads its queue pairs;
 // 1 if not set.
 func WithShards(n int) Option { return func(c *config) { c.shards = n } }
+
+// WithWaitSpin sets how long CQ.Wait of a software device polls before it sleeps:
+// 30 us if not set, or not at all with GOMAXPROCS=1. Negative: it sleeps at once,
+// which saves processor time and costs a wake-up for every message.
+func WithWaitSpin(d time.Duration) Option { return func(c *config) { c.spin = d } }
 
 // WithProvider adds a provider before the software one.
 func WithProvider(p driver.Provider) Option {
@@ -94,6 +101,9 @@ func (c *config) all() ([]driver.Provider, error) {
 	}
 	if c.shards > 0 {
 		opts = append(opts, soft.WithShards(c.shards))
+	}
+	if c.spin != 0 {
+		opts = append(opts, soft.WithWaitSpin(c.spin))
 	}
 	return append(slices.Clone(c.providers), soft.NewProvider(opts...)), nil
 }

@@ -45,7 +45,11 @@ func (s *side) open() error {
 	if err != nil {
 		return err
 	}
-	d, err := soft.NewDevice(soft.Config{Name: "soft_lo", NetDev: "lo", Addrs: []netip.Addr{addr}, Port: p})
+	cfg := soft.Config{Name: "soft_lo", NetDev: "lo", Addrs: []netip.Addr{addr}, Port: p}
+	if s.Sleep {
+		cfg.WaitSpin = -1
+	}
+	d, err := soft.NewDevice(cfg)
 	if err != nil {
 		return errors.Join(err, p.Close())
 	}

@@ -104,6 +104,8 @@ func Workloads(short bool) []bench.Workload {
 	return list
 }
 
+const procs = "GOMAXPROCS=2"
+
 // batchFor keeps about 64 KiB in one post.
 func batchFor(size int) int { return min(max(65536/size, 1), 32) }
 
@@ -116,12 +118,14 @@ func run(ctx context.Context, o bench.Options, name string, j job) (_ []bench.Me
 	a, b := addresses()
 	sj, cj := j, j
 	sj.Addr, sj.Other, cj.Addr, cj.Other = a, b, b, a
-	s, err := bench.StartChild(ctx, roleServer, o.Cores[1], sj)
+	// Two processors for the runtime, as a program that is not pinned has: with one
+	// it is taken away in every system call of 20 us.
+	s, err := bench.StartChild(ctx, roleServer, o.Cores[1], sj, procs)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	c, err := bench.StartChild(ctx, roleClient, o.Cores[0], cj)
+	c, err := bench.StartChild(ctx, roleClient, o.Cores[0], cj, procs)
 	if err != nil {
 		return nil, err
 	}

@@ -94,6 +94,11 @@ func (e *Engine) Poll() int {
 		return 0
 	}
 	n := e.finish(e.turn(now - e.skew.Load()))
+	if n > 0 {
+		// A turn that sends much takes longer than pollQuiet: the thread must not
+		// take that for silence.
+		e.lastPoll.Store(e.cfg.Clock())
+	}
 	if e.sleepUntil.Load() != 0 {
 		// Who blocks has not seen the datagrams that were read here, and the
 		// application need not poll again: its timers are the sleeper's.
@@ -260,6 +265,12 @@ func (e *Engine) oweAny() bool {
 	return false
 }
 
+// polled reports whether the application polls, and nobody sleeps for whom the
+// thread would be needed all the same.
+func (e *Engine) polled() bool {
+	return e.cfg.Clock()-e.lastPoll.Load() < pollQuiet && e.sleepers.Load() == 0
+}
+
 func (e *Engine) callThread() {
 	select {
 	case e.nudge <- struct{}{}:
@@ -276,8 +287,7 @@ func (e *Engine) run() {
 	defer look.Stop()
 	pause, taken := time.Duration(pollQuiet), 0
 	for !e.closed.Load() {
-		quiet := e.cfg.Clock()-e.lastPoll.Load() >= pollQuiet
-		busy := !quiet && e.sleepers.Load() == 0 || e.wanted.Load() > 0
+		busy := e.polled() || e.wanted.Load() > 0
 		if busy || !e.tryRole() {
 			if taken++; busy {
 				taken = 0
@@ -310,10 +320,15 @@ func (e *Engine) run() {
 		e.byThread.Store(true)
 		for !e.closed.Load() && e.wanted.Load() == 0 {
 			if e.turnNow() == 0 && !e.oweAny() {
-				e.block(func() bool { return e.wanted.Load() == 0 })
+				// A poller may only lack a processor, which this thread would take
+				// along into the block until the runtime notices.
+				runtime.Gosched()
+				if !e.polled() {
+					e.block(func() bool { return e.wanted.Load() == 0 })
+				}
 			}
-			if e.cfg.Clock()-e.lastPoll.Load() < pollQuiet && e.sleepers.Load() == 0 {
-				break // somebody polls
+			if e.polled() {
+				break
 			}
 		}
 		e.byThread.Store(false)

@@ -20,6 +20,12 @@ type Config struct {
 	// Addrs are the GID table in order: unicast addresses of this host.
 	Addrs []netip.Addr
 
+	// FixedAddrs: somebody has chosen Addrs. What Watch reports then empties and
+	// fills their entries, but adds none.
+	FixedAddrs bool
+	// Watch follows the interface; nil: it never changes.
+	Watch Watch
+
 	// Port carries the packets. The device closes it.
 	Port port.Port
 
@@ -31,6 +37,11 @@ type Config struct {
 	Shards int
 	// Manual devices make progress only in Turn.
 	Manual bool
+
+	// WaitSpin is how long CQ.Wait polls before it sleeps; 0: 30 us, or not at all
+	// with GOMAXPROCS=1; negative: not at all, which saves processor time and costs
+	// a wake-up for every message.
+	WaitSpin time.Duration
 
 	Logger *slog.Logger // nil: none
 

@@ -113,8 +113,8 @@ func (c *cq) Arm(solicitedOnly bool) bool { return c.q.Arm(solicitedOnly) }
 func (c *cq) Wait(ctx context.Context) error {
 	ready := func() bool { return !c.q.Empty() || c.dead.Load() || c.q.Overrun() }
 	eng := c.dev.eng
-	if runtime.GOMAXPROCS(0) > 1 && !c.dev.cfg.Manual {
-		for end := c.dev.clock() + waitSpin; !ready() && c.dev.clock() < end; {
+	if spin := c.dev.spin(); spin > 0 {
+		for end := c.dev.clock() + spin; !ready() && c.dev.clock() < end; {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
@@ -143,6 +143,19 @@ func (c *cq) Wait(ctx context.Context) error {
 		return fmt.Errorf("completion queue was destroyed: %w", shard.ErrClosed)
 	}
 	return nil
+}
+
+// spin is how long Wait polls, in ns.
+func (d *Device) spin() int64 {
+	switch {
+	case d.cfg.Manual:
+		return 0
+	case d.cfg.WaitSpin != 0:
+		return int64(d.cfg.WaitSpin)
+	case runtime.GOMAXPROCS(0) == 1:
+		return 0
+	}
+	return waitSpin
 }
 
 // watch makes a sleeper look again when ctx is done. A lone waiter's context is

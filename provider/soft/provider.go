@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/trace"
@@ -25,6 +26,7 @@ type Provider struct {
 	addrs  map[string][]netip.Addr
 	log    *slog.Logger
 	shards int
+	spin   time.Duration
 	trace  trace.Recorder
 }
 
@@ -44,6 +46,9 @@ func WithLogger(l *slog.Logger) Option { return func(p *Provider) { p.log = l } 
 // WithShards sets the number of locks over which the queue pairs of a device
 // are spread; 1 if not set.
 func WithShards(n int) Option { return func(p *Provider) { p.shards = n } }
+
+// WithWaitSpin sets how long CQ.Wait polls before it sleeps, see Config.WaitSpin.
+func WithWaitSpin(d time.Duration) Option { return func(p *Provider) { p.spin = d } }
 
 // WithTrace sets who is shown every packet of the devices.
 func WithTrace(r trace.Recorder) Option { return func(p *Provider) { p.trace = r } }
@@ -120,7 +125,7 @@ func (p *Provider) configs() ([]Config, error) {
 		}
 		c := Config{
 			Name: namePrefix + i.Name, NetDev: i.Name, IfIndex: i.Index, GUID: guid(&i),
-			LinkMTU: i.MTU, Addrs: addrs, Shards: p.shards, Logger: p.log,
+			LinkMTU: i.MTU, Addrs: addrs, Shards: p.shards, WaitSpin: p.spin, Logger: p.log,
 			Trace: p.trace,
 		}
 		// By the interface, not by its addresses, which may have been replaced.
