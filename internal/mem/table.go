@@ -33,6 +33,9 @@ type Table struct {
 	max      int
 	leaves   []atomic.Pointer[leaf]
 
+	persister Persister // see SetPersister
+	pageSize  int
+
 	mu    sync.Mutex
 	live  int    // regions whose key works
 	fresh uint32 // slots below were in use at some time
