@@ -92,6 +92,21 @@ func (t *table) grow() {
 	t.slots.Store(&next)
 }
 
+// each calls f for every queue pair.
+func (t *table) each(f func(*member)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.slots.Load()
+	if p == nil {
+		return
+	}
+	for i := range *p {
+		if m := (*p)[i].Load(); m != nil && m != tombstone {
+			f(m)
+		}
+	}
+}
+
 // remove gives what it removed, nil if there is no such queue pair.
 func (t *table) remove(n ib.QPN) *member {
 	t.mu.Lock()

@@ -24,6 +24,8 @@ type Env struct {
 	Ready []*QP
 	// Owed holds queue pairs that owe an ACK which may wait for company.
 	Owed []*QP
+	// Doomed holds queue pairs that lost a completion; see FailDoomed.
+	Doomed []*QP
 
 	fired  []*queue.CQ
 	events []event

@@ -26,6 +26,9 @@ func (d *Device) CreateAH(p driver.PD, attr *ib.AHAttr) (driver.AH, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := d.alive(); err != nil {
+		return nil, err
+	}
 	flow, err := d.flow(attr, addressKey(attr))
 	if err != nil {
 		return nil, err

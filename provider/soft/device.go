@@ -32,6 +32,13 @@ type Device struct {
 	pds, cqs, qps, srqs, ahs counter
 	srqNum                   atomic.Uint32
 	events                   atomic.Pointer[driver.EventSink]
+
+	link      atomic.Pointer[Netdev] // what the interface is now
+	gone      atomic.Bool            // it was removed
+	removed   chan struct{}          // closed when it was, and all is told
+	listening atomic.Bool            // every address of the table is open
+	unfollow  func()                 // ends Config.Watch; nil: there is nothing to end
+
 	closed                   atomic.Bool
 }
 
@@ -71,6 +78,7 @@ func NewDevice(cfg Config) (*Device, error) {
 		c.limit = limit
 	}
 	d.eng.Start()
+	d.follow()
 	return d, nil
 }
 
@@ -114,9 +122,13 @@ func (d *Device) QueryPort(p uint8) (ib.PortAttr, error) {
 	if err := checkPort(p); err != nil {
 		return ib.PortAttr{}, err
 	}
+	if err := d.alive(); err != nil {
+		return ib.PortAttr{}, err
+	}
+	state, phys := d.portState()
 	st := d.eng.Stats()
 	return ib.PortAttr{
-		State: ib.PortActive, PhysState: ib.PhysLinkUp,
+		State: state, PhysState: phys,
 		MaxMTU: ib.MTU4096, ActiveMTU: d.activeMTU(),
 		GIDTblLen: gidTableLen, PKeyTblLen: pkeyTableLen, MaxMsgSz: ib.MaxMsgSize,
 		LinkLayer: ib.LinkEthernet, ActiveWidth: 1, ActiveSpeed: 32, CapFlags: portCapIPBasedGID,
@@ -126,11 +138,14 @@ func (d *Device) QueryPort(p uint8) (ib.PortAttr, error) {
 
 // activeMTU is the port's active MTU as Linux's rdma_rxe reckons it, which counts
 // 80 bytes of headers. checkPathMTU knows the one packet that may be longer.
-func (d *Device) activeMTU() ib.MTU { return ib.MTUFromLink(d.cfg.LinkMTU) }
+func (d *Device) activeMTU() ib.MTU { return ib.MTUFromLink(d.linkMTU()) }
 
 // GIDEntry implements driver.Device.
 func (d *Device) GIDEntry(p uint8, index int) (ib.GIDEntry, error) {
 	if err := checkPort(p); err != nil {
+		return ib.GIDEntry{}, err
+	}
+	if err := d.alive(); err != nil {
 		return ib.GIDEntry{}, err
 	}
 	return d.gids.entry(index)
@@ -139,6 +154,9 @@ func (d *Device) GIDEntry(p uint8, index int) (ib.GIDEntry, error) {
 // PKey implements driver.Device.
 func (d *Device) PKey(p uint8, index int) (ib.PKey, error) {
 	if err := checkPort(p); err != nil {
+		return 0, err
+	}
+	if err := d.alive(); err != nil {
 		return 0, err
 	}
 	if index < 0 || index >= pkeyTableLen {
@@ -209,6 +227,9 @@ func (d *Device) Close() error {
 	if d.closed.Swap(true) {
 		return nil
 	}
+	if d.unfollow != nil {
+		d.unfollow()
+	}
 	d.eng.Close()
 	d.eng.Quiesce()
 	err := d.cfg.Port.Close()
@@ -226,6 +247,9 @@ type counter struct {
 func (c *counter) add(d *Device, what string) error {
 	if d.closed.Load() {
 		return fmt.Errorf("%s: %w", what, shard.ErrClosed)
+	}
+	if d.gone.Load() {
+		return fmt.Errorf("%s: %w", what, errGone)
 	}
 	if c.n.Add(1) > c.limit {
 		c.n.Add(-1)

@@ -14,7 +14,8 @@ import (
 type gidTable struct {
 	mu      sync.RWMutex
 	entries []ib.GIDEntry
-	addrs   []netip.Addr // with zones
+	addrs   []netip.Addr // with zones; of an empty entry invalid, or the address that it waits for
+	seen    []bool       // the interface had the address
 }
 
 func (t *gidTable) set(cfg Config) {
@@ -24,11 +25,17 @@ func (t *gidTable) set(cfg Config) {
 		if a.Is6() && a.IsLinkLocalUnicast() && a.Zone() == "" && cfg.NetDev != "" {
 			a = a.WithZone(cfg.NetDev)
 		}
-		t.addrs = append(t.addrs, a)
-		t.entries = append(t.entries, ib.GIDEntry{
-			GID: ib.GIDFromAddr(a.WithZone("")), Index: i, Port: portNum, Type: ib.GIDTypeRoCEv2,
-			NetDev: cfg.NetDev, IfIndex: cfg.IfIndex,
-		})
+		t.addrs, t.entries, t.seen = append(t.addrs, a), append(t.entries, ib.GIDEntry{}), append(t.seen, false)
+		t.put(i, a, cfg.NetDev, cfg.IfIndex)
+	}
+}
+
+// put fills a row. The caller holds the lock.
+func (t *gidTable) put(i int, a netip.Addr, netdev string, ifindex int) {
+	t.addrs[i] = a
+	t.entries[i] = ib.GIDEntry{
+		GID: ib.GIDFromAddr(a.WithZone("")), Index: i, Port: portNum, Type: ib.GIDTypeRoCEv2,
+		NetDev: netdev, IfIndex: ifindex,
 	}
 }
 
@@ -49,16 +56,22 @@ func (t *gidTable) entry(i int) (ib.GIDEntry, error) {
 func (t *gidTable) addr(i int) (netip.Addr, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if i < 0 || i >= len(t.addrs) || !t.addrs[i].IsValid() {
+	if i < 0 || i >= len(t.addrs) || t.entries[i].GID.IsZero() {
 		return netip.Addr{}, invalid("AHAttr.SGIDIndex", "%d of the GID table is empty", i)
 	}
 	return t.addrs[i], nil
 }
 
-func (t *gidTable) all() []netip.Addr {
+// all lists the addresses of the rows that are not empty.
+func (t *gidTable) all() (list []netip.Addr) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return append([]netip.Addr(nil), t.addrs...)
+	for i, a := range t.addrs {
+		if !t.entries[i].GID.IsZero() {
+			list = append(list, a)
+		}
+	}
+	return list
 }
 
 // guidFromName makes a GUID for an interface without hardware address: stable

@@ -83,6 +83,10 @@ func (p *pd) register(r *mem.Region, err error) (driver.MR, error) {
 		p.dev.table.Release(r)
 		return nil, fmt.Errorf("memory region: %w", shard.ErrClosed)
 	}
+	if err := p.dev.alive(); err != nil {
+		p.dev.table.Release(r)
+		return nil, err
+	}
 	return &mr{pd: p, region: r}, nil
 }
 
