@@ -201,7 +201,7 @@ func (r *requester) store(e *transport.Env, data []byte) ib.WCStatus {
 
 // badResponse ends the oldest WQE: what came for it is no answer to it.
 func (r *requester) badResponse(e *transport.Env) {
-	e.Stats.CompleterErr++
+	e.Stats.BadResponse++
 	r.qp.failSend(e, ib.WCBadRespErr)
 }
 

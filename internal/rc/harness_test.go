@@ -121,7 +121,7 @@ func newSide(w *world, name string, n byte, o options) *side {
 		SQ: queue.NewSQ(o.sq, 4, 64), RQ: queue.NewRQ(64, 4), SendCQ: s.scq, RecvCQ: s.rcq,
 		Events: func(e ib.EventType) { s.events = append(s.events, e) },
 	}
-	s.env = transport.Env{Tx: pkt.NewTx(pkt.TxCaps{MaxSegs: o.segs}), Mem: s.tab, Send: s.send}
+	s.env = transport.Env{Tx: pkt.NewTx(pkt.TxCaps{MaxSegs: o.segs}), Mem: s.tab, Send: s.send, Stats: new(transport.Stats)}
 	s.qp = New(s.q)
 	return s
 }

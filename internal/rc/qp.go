@@ -102,7 +102,7 @@ func (q *QP) Post(e *transport.Env) {
 func (q *QP) Packet(e *transport.Env, p *transport.Packet) {
 	b := q.base
 	if !ib.PKey(p.BTH.PKey()).Matches(b.PKey) {
-		e.Stats.DropPKey++
+		e.BadPKey()
 		return
 	}
 	f := p.Info.Flags

@@ -57,7 +57,7 @@ func (r *requester) lostResponse(e *transport.Env) {
 		e.Stats.DropStale++
 		return
 	}
-	e.Stats.CompleterErr++
+	e.Stats.ImpliedNAK++
 	r.retry(e)
 	r.gapped = true
 }
@@ -70,6 +70,7 @@ func (r *requester) retry(e *transport.Env) {
 		return
 	}
 	r.retries--
+	e.Stats.CompleterRetry++
 	r.b.Dest.Lost(e)
 	r.b.Flow.MaxSegs = r.b.Dest.GSO.MaxSegs()
 	r.forget(e)

@@ -65,12 +65,14 @@ func (r *responder) answer(e *transport.Env, v verdict, at psn.PSN) {
 		r.sendAck(e, roce.RNRNAK(r.b.Attr.MinRNRTimer), at)
 		return
 	case invalid:
+		e.Stats.RespRemoteInvalid++
 		r.sendAck(e, roce.NAKInvReq, at)
 		event, raise = ib.EventQPReqErr, true
 	case tooLong:
 		r.sendAck(e, roce.NAKInvReq, at)
 		wc.Status = ib.WCLocLenErr
 	case noAccess, streamFault:
+		e.Stats.RespRemoteAccess++
 		r.sendAck(e, roce.NAKRemAccess, at)
 		event, raise = ib.EventQPAccessErr, true
 		// A WRITE with immediate had taken its receive request.
@@ -81,6 +83,7 @@ func (r *responder) answer(e *transport.Env, v verdict, at psn.PSN) {
 		r.sendAck(e, roce.NAKRemOp, at)
 		wc.Status = ib.WCLocProtErr
 	case badInv:
+		e.Stats.DropInvalidate++
 		wc.Status = ib.WCRemInvReqErr
 	}
 	if wc.Status != ib.WCSuccess && r.b.RecvBusy {

@@ -86,8 +86,8 @@ func (e *Engine) Add(q *transport.QP, s *Shard) error {
 // Remove makes it unreachable and forgets it. When it returns no step for it
 // is running or will run.
 func (e *Engine) Remove(q *transport.QP, s *Shard) {
-	m := e.qps.remove(q.Num)
 	s.mu.Lock()
+	m := e.qps.remove(q.Num)
 	if m != nil {
 		m.gone = true
 	}
@@ -106,17 +106,33 @@ func (e *Engine) Quiesce() {
 	}
 }
 
-// Stats gives the sum of all shards' counters.
+// Stats gives the sum of all counters.
 func (e *Engine) Stats() transport.Stats {
 	e.rxMu.Lock()
 	t := e.rxStats
 	e.rxMu.Unlock()
 	for _, s := range e.shards {
 		s.mu.Lock()
-		t.Add(&s.env.Stats)
+		t.Add(&s.own)
+		e.qps.each(func(m *member) {
+			if m.sh == s {
+				t.Add(&m.qp.Stats)
+			}
+		})
 		s.mu.Unlock()
 	}
 	return t
+}
+
+// Violations gives the number of packets that were dropped for their P_Key and
+// for their Q_Key.
+func (e *Engine) Violations() (pkey, qkey uint64) {
+	for _, s := range e.shards {
+		s.mu.Lock()
+		pkey, qkey = pkey+s.env.PKeyDrops, qkey+s.env.QKeyDrops
+		s.mu.Unlock()
+	}
+	return pkey, qkey
 }
 
 // Busy names what an idle engine should not have: windows in use, packets in

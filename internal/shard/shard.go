@@ -14,6 +14,7 @@ import (
 type Shard struct {
 	mu     sync.Mutex
 	env    transport.Env
+	own    transport.Stats // what belongs to no queue pair, or to one that is gone
 	eng    *Engine
 	timers timer.Heap[*transport.QP]
 	dests  map[netip.Addr]*transport.Dest
@@ -31,7 +32,7 @@ type Shard struct {
 
 func newShard(e *Engine) *Shard {
 	s := &Shard{eng: e, dests: make(map[netip.Addr]*transport.Dest)}
-	s.env.Mem = e.cfg.Mem
+	s.env.Mem, s.env.Stats = e.cfg.Mem, &s.own
 	s.env.Tx = pkt.NewTx(pkt.TxCaps{MaxSegs: e.cfg.Port.Caps().MaxSegs})
 	s.env.Send = s.send
 	return s
@@ -41,7 +42,7 @@ func (s *Shard) send() {
 	if s.env.Tx.Empty() {
 		return
 	}
-	s.env.Stats.SentPackets += uint64(s.env.Tx.Packets)
+	s.env.Sent()
 	if s.eng.cfg.Trace != nil {
 		traceTx(s.eng.cfg.Trace, s.env.Now, s.env.Tx)
 	}
@@ -55,6 +56,13 @@ func (s *Shard) Lock() *transport.Env {
 	s.mu.Lock()
 	s.env.Now = s.eng.now()
 	return &s.env
+}
+
+// LockFor is Lock for a step of the queue pair q, which counts it.
+func (s *Shard) LockFor(q *transport.QP) *transport.Env {
+	e := s.Lock()
+	e.Count(&q.Stats)
+	return e
 }
 
 // Unlock ends a step that began with Lock: work that became ready is done, ACKs
@@ -101,10 +109,10 @@ func (s *Shard) Inspect(f func()) {
 // leave sends what is in the batch, publishes the deadline and releases the
 // lock.
 func (s *Shard) leave() (v Delivery) {
-	s.env.FailDoomed()
 	s.send()
 	s.publish()
 	d := s.deadline.Load()
+	s.env.Count(&s.own)
 	if s.env.Pending() {
 		v = Delivery{s.eng, s.eng.deliveries.Get().(*transport.Deliveries)}
 		s.env.Take(v.d)
@@ -161,6 +169,7 @@ func (s *Shard) runReady() {
 	}
 	s.ready, s.env.Ready = s.env.Ready, s.ready[:0]
 	for i, q := range s.ready {
+		s.env.Count(&q.Stats)
 		q.Service.Post(&s.env)
 		s.arm(q)
 		s.ready[i] = nil
@@ -172,6 +181,7 @@ func (s *Shard) runReady() {
 func (s *Shard) payOwed() {
 	for i, q := range s.due {
 		q.Owes = false
+		s.env.Count(&q.Stats)
 		q.Service.Ack(&s.env)
 		s.due[i] = nil
 	}
@@ -195,9 +205,9 @@ func (s *Shard) end(d *transport.Deliveries) {
 		s.env.Owed = s.env.Owed[:0]
 	}
 	s.payOwed()
-	s.env.FailDoomed()
 	s.send()
 	s.publish()
+	s.env.Count(&s.own)
 	if s.env.Pending() {
 		s.env.Take(d)
 	}
@@ -213,6 +223,7 @@ func (s *Shard) expire() {
 			return
 		}
 		if d := q.Service.Deadline(); d != 0 && d <= s.env.Now {
+			s.env.Count(&q.Stats)
 			q.Service.Timer(&s.env)
 		}
 		s.arm(q)
@@ -242,6 +253,7 @@ func (s *Shard) Dest(a netip.Addr, local bool) *transport.Dest {
 // The caller holds the lock.
 func (s *Shard) Drop(q *transport.QP) {
 	s.timers.Set(&q.Timer, 0)
+	s.own.Add(&q.Stats)
 	s.env.Ready = without(s.env.Ready, q)
 	s.env.Owed = without(s.env.Owed, q)
 	if q.Dest != nil {

@@ -67,6 +67,9 @@ func (e *Engine) unstarve(now int64) int64 {
 func (e *Engine) datagram(now int64, s *Shard, d *pkt.Datagram) *Shard {
 	var path *peerPath
 	data, id := d.Data, d.ID
+	if len(data) == 0 {
+		e.rxStats.DropShort++
+	}
 	for len(data) > 0 {
 		seg := data[:min(d.SegSize, len(data))]
 		data = data[len(seg):]
@@ -86,9 +89,11 @@ func (e *Engine) datagram(now int64, s *Shard, d *pkt.Datagram) *Shard {
 				s.turn = e.turns
 				s.begin(now)
 			}
-			// A queue pair may have been removed between the look-up and the lock.
-			if !m.gone && e.check(s, m.qp, path, seg, id, d) {
-				s.env.Stats.RcvdPackets++
+			if m.gone { // removed between the look-up and the lock
+				e.rxStats.DropNoQP++
+			} else if e.check(s, m.qp, path, seg, id, d) {
+				s.env.Count(&m.qp.Stats)
+				m.qp.Stats.RcvdPackets++
 				m.qp.Service.Packet(&s.env, &e.pkt)
 				s.arm(m.qp)
 			}
@@ -139,7 +144,7 @@ func (e *Engine) parse(seg []byte, d *pkt.Datagram) *member {
 // check verifies that the packet in e.pkt is for this service, from the peer,
 // and intact. Nothing else of it was looked at before that.
 func (e *Engine) check(s *Shard, q *transport.QP, path *peerPath, seg []byte, id uint16, d *pkt.Datagram) bool {
-	st := &s.env.Stats
+	st := &q.Stats
 	if e.pkt.Op.Transport() != transportOf(q.Type) {
 		st.DropTransport++
 		return false

@@ -134,7 +134,7 @@ func (t *totals) covered(tb testing.TB) {
 		"messages": uint64(t.received), "revivals": uint64(t.revived),
 		"duplicates": p.DuplicateReq, "gaps": p.OutOfSeq, "RNR NAKs": p.RcvdRNR, "sequence NAKs": p.RcvdSeqNAK,
 		"retries exceeded": p.RetryExceeded, "timeouts": p.LocalTimeouts, "retransmissions": p.Retransmits,
-		"lost responses": p.CompleterErr, "ICRC errors": p.DropICRC, "unknown queue pairs": p.DropNoQP, "stale responses": p.DropStale,
+		"lost responses": p.ImpliedNAK, "ICRC errors": p.DropICRC, "unknown queue pairs": p.DropNoQP, "stale responses": p.DropStale,
 		"foreign sources": p.DropSource, "UC gaps": p.DropSequence, "datagrams without receive": p.DropNoRecv,
 	} {
 		if n == 0 {
@@ -401,9 +401,9 @@ func (s *sim) checkCalm() {
 		return
 	}
 	for _, n := range s.nodes {
-		if st := n.dev.Stats(); st.LocalTimeouts > 0 || st.RcvdSeqNAK > 0 || st.DuplicateReq > 0 || st.CompleterErr > 0 {
+		if st := n.dev.Stats(); st.LocalTimeouts > 0 || st.RcvdSeqNAK > 0 || st.DuplicateReq > 0 || st.CompleterRetry > 0 {
 			s.failf("node %d: %d timeouts, %d sequence NAKs, %d duplicates, %d responses lost on a perfect network",
-				n.id, st.LocalTimeouts, st.RcvdSeqNAK, st.DuplicateReq, st.CompleterErr)
+				n.id, st.LocalTimeouts, st.RcvdSeqNAK, st.DuplicateReq, st.CompleterRetry)
 		}
 	}
 }

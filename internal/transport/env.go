@@ -12,20 +12,22 @@ import (
 // Env is what a protocol step works with. A shard owns one; it is valid while
 // the shard's lock is held.
 type Env struct {
-	Now   int64 // ns; read once a turn
-	Tx    *pkt.Tx
-	Mem   *mem.Table
-	Stats Stats
-	// Send transmits Tx and resets it.
+	Now int64 // ns; read once a turn
+	Tx  *pkt.Tx
+	Mem *mem.Table
+	// Stats are the counters of the queue pair whose step this is; see Count.
+	Stats *Stats
+	// PKeyDrops and QKeyDrops count for all queue pairs: ports tell them often.
+	PKeyDrops, QKeyDrops uint64
+	// Send transmits Tx and resets it; it calls Sent.
 	Send func()
 
 	// Ready holds queue pairs to be given a Post again in this turn: their
 	// destination's window opened, or a bounded piece of work is left over.
 	Ready []*QP
 	// Owed holds queue pairs that owe an ACK which may wait for company.
-	Owed []*QP
-	// Doomed holds queue pairs that lost a completion; see FailDoomed.
-	Doomed []*QP
+	Owed    []*QP
+	counted int // packets of Tx that are in SentPackets
 
 	fired  []*queue.CQ
 	events []event
@@ -34,6 +36,40 @@ type Env struct {
 type event struct {
 	sink driver.EventSink
 	typ  ib.EventType
+}
+
+// Count has the counters s count what happens from now on: a step of the queue
+// pair that they belong to begins.
+func (e *Env) Count(s *Stats) {
+	if e.Stats == s {
+		return
+	}
+	e.credit()
+	e.Stats = s
+}
+
+// credit counts the packets that are in the batch since the last time.
+func (e *Env) credit() {
+	e.Stats.SentPackets += uint64(e.Tx.Packets - e.counted)
+	e.counted = e.Tx.Packets
+}
+
+// Sent tells that the batch is leaving and will be empty.
+func (e *Env) Sent() {
+	e.credit()
+	e.counted = 0
+}
+
+// BadPKey counts a packet that is dropped for its partition.
+func (e *Env) BadPKey() {
+	e.Stats.DropPKey++
+	e.PKeyDrops++
+}
+
+// BadQKey counts a datagram that is dropped for its Q_Key.
+func (e *Env) BadQKey() {
+	e.Stats.DropQKey++
+	e.QKeyDrops++
 }
 
 // Room makes sure that a packet of up to frags payload pieces fits into Tx.

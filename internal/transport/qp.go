@@ -44,12 +44,13 @@ type QP struct {
 	Owes    bool // in Env.Owed
 	commEst bool
 	lastWQE bool
-	doomed  bool // in Env.Doomed
 	// Flushed tells that receives are being flushed: whoever posts one has to
 	// flush it.
 	Flushed  atomic.Bool
 	Recv     queue.RecvWQE // the receive in progress; storage is reused
 	RecvBusy bool          // Recv holds a request that was taken and not completed
+
+	Stats Stats // what the steps for this queue pair counted; under the shard's lock
 }
 
 // Owe puts the queue pair on the list of those that owe an ACK.
@@ -79,14 +80,24 @@ func (q *QP) TakeRecv(e *Env) bool {
 func (q *QP) CompleteRecv(e *Env, wc *driver.WC, solicited bool) {
 	wc.WRID, wc.QPNum = q.Recv.WRID, q.Num
 	q.RecvBusy = false
+	switch wc.Status {
+	case ib.WCSuccess:
+		e.Stats.RDMARecvs++
+	default:
+		e.Stats.recvFailed(wc.Status)
+	}
 	e.Complete(q.RecvCQ, wc, solicited || wc.Status != ib.WCSuccess)
-	q.doom(e, q.RecvCQ)
 }
 
 // CompleteSend retires the oldest send WQE with the given status. Success of an
 // unsignaled request makes no completion, an error always does (IBA 10.8.6).
 func (q *QP) CompleteSend(e *Env, status ib.WCStatus) {
 	w := q.SQ.At(q.SQ.Head())
+	if status != ib.WCSuccess {
+		e.Stats.sendFailed(status)
+	} else if isSend(w.Op) {
+		e.Stats.RDMASends++
+	}
 	if status != ib.WCSuccess || w.Signaled {
 		wc := driver.WC{WRID: w.WRID, Status: status, Opcode: WCOpcode(w.Op), QPNum: q.Num}
 		switch w.Op {
@@ -96,7 +107,6 @@ func (q *QP) CompleteSend(e *Env, status ib.WCStatus) {
 			wc.ByteLen = 8
 		}
 		e.Complete(q.SendCQ, &wc, status != ib.WCSuccess)
-		q.doom(e, q.SendCQ)
 	}
 	q.SQ.Pop()
 }
@@ -134,6 +144,10 @@ func (q *QP) Established(e *Env) {
 func (q *QP) Forget() {
 	q.commEst, q.lastWQE, q.RecvBusy = false, false, false
 	q.Flushed.Store(false)
+}
+
+func isSend(op ib.WROpcode) bool {
+	return op == ib.WRSend || op == ib.WRSendWithImm || op == ib.WRSendWithInv
 }
 
 // WCOpcode is the completion opcode of a send work request.

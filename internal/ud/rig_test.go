@@ -75,6 +75,7 @@ func newRigAt(t testing.TB, typ ib.QPType, mtu int, addrA, addrB netip.Addr) *ri
 	t.Cleanup(r.env.Mem.Close)
 	r.env.Tx = pkt.NewTx(pkt.TxCaps{MaxSegs: 64})
 	r.env.Send = r.send
+	r.env.Stats = new(transport.Stats)
 	r.a, r.b = r.newEnd(typ, numA, numB, mtu), r.newEnd(typ, numB, numA, mtu)
 	r.a.flow = newFlow(addrA, addrB, 0xC123)
 	r.b.flow = newFlow(addrB, addrA, 0xD456)

@@ -54,7 +54,7 @@ func (u *UC) Packet(e *transport.Env, p *transport.Packet) {
 		return
 	}
 	if !ib.PKey(p.BTH.PKey()).Matches(q.PKey) {
-		e.Stats.DropPKey++
+		e.BadPKey()
 		return
 	}
 	q.Established(e)

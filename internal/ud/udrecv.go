@@ -21,12 +21,12 @@ func (u *UD) Packet(e *transport.Env, p *transport.Packet) {
 		return
 	}
 	if !ib.PKey(p.BTH.PKey()).Matches(q.PKey) {
-		e.Stats.DropPKey++
+		e.BadPKey()
 		return
 	}
 	deth := p.DETH()
 	if ib.QKey(deth.QKey()) != q.Attr.QKey {
-		e.Stats.DropQKey++
+		e.BadQKey()
 		return
 	}
 	if !q.TakeRecv(e) {

@@ -72,9 +72,9 @@ func TestSegmentationProbeSmall(t *testing.T) {
 	took := c.write(1<<20, 4, 2, 2)
 	before, after := batches(r.captured())
 	n := a.counters()
-	t.Logf("4 MiB in %v; largest batch %d; %d retransmissions, %d timeouts", took, max(maxOf(before), maxOf(after)), n["Retransmits"], n["LocalTimeouts"])
-	if n["Retransmits"] > 600 {
-		t.Errorf("%d packets were sent again: segmentation stayed on", n["Retransmits"])
+	t.Logf("4 MiB in %v; largest batch %d; %d retransmissions, %d timeouts", took, max(maxOf(before), maxOf(after)), n["retrans_pkts"], n["local_ack_timeout_err"])
+	if n["retrans_pkts"] > 600 {
+		t.Errorf("%d packets were sent again: segmentation stayed on", n["retrans_pkts"])
 	}
 }
 
@@ -120,10 +120,10 @@ func TestRenumberedSegments(t *testing.T) {
 				n := a.counters()
 				before, after := batches(r.captured())
 				t.Logf("MTU %d: WRITE 8 MiB in %v, %d packets, batches %v then up to %d, %d retransmissions, %d timeouts",
-					mtu, wrote, sent, before[:min(len(before), 8)], maxOf(after), n["Retransmits"], n["LocalTimeouts"])
+					mtu, wrote, sent, before[:min(len(before), 8)], maxOf(after), n["retrans_pkts"], n["local_ack_timeout_err"])
 				if box.name == "strict peer" {
-					if n["Retransmits"] > 600 {
-						t.Errorf("%d packets were sent again", n["Retransmits"])
+					if n["retrans_pkts"] > 600 {
+						t.Errorf("%d packets were sent again", n["retrans_pkts"])
 					}
 					if last := after[max(0, len(after)-100):]; maxOf(last) > 1 {
 						t.Errorf("segmentation is still on at the end: %v", last)
@@ -132,12 +132,12 @@ func TestRenumberedSegments(t *testing.T) {
 				read := c.read(1<<20, 8, 4, 2)
 				c.message(100_000, 20, 4, 3)
 				m := a.counters()
-				repeated := m["Retransmits"] - n["Retransmits"]
+				repeated := m["retrans_pkts"] - n["retrans_pkts"]
 				if repeated > 100 {
 					t.Errorf("%d requests were repeated in READs and SENDs", repeated)
 				}
 				t.Logf("READ 8 MiB in %v, %d packets, %d repeated requests, %d timeouts; a %v; b %v", read, len(r.captured())-sent,
-					repeated, m["LocalTimeouts"]-n["LocalTimeouts"], nonZero(m), nonZero(b.counters()))
+					repeated, m["local_ack_timeout_err"]-n["local_ack_timeout_err"], nonZero(m), nonZero(b.counters()))
 			})
 		}
 	}

@@ -78,7 +78,7 @@ func TestLoss(t *testing.T) {
 				c.atomics()
 				m := a.counters()
 				t.Logf("seed %d: 10 MiB written in %v, read in %v; the network dropped %d, repeated %d, delayed %d packets; a sent %d, %d of them again, %d timeouts, %d NAKs",
-					seed, wrote, read, w.dropped.Load(), w.repeated.Load(), w.swaped.Load(), m["SentPackets"], m["Retransmits"], m["LocalTimeouts"], m["RcvdSeqNAK"])
+					seed, wrote, read, w.dropped.Load(), w.repeated.Load(), w.swaped.Load(), m["sent_pkts"], m["retrans_pkts"], m["local_ack_timeout_err"], m["rcvd_seq_err"])
 				if w.dropped.Load() == 0 {
 					t.Error("nothing was lost")
 				}

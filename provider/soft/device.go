@@ -32,13 +32,7 @@ type Device struct {
 	pds, cqs, qps, srqs, ahs counter
 	srqNum                   atomic.Uint32
 	events                   atomic.Pointer[driver.EventSink]
-
-	link      atomic.Pointer[Netdev] // what the interface is now
-	gone      atomic.Bool            // it was removed
-	removed   chan struct{}          // closed when it was, and all is told
-	listening atomic.Bool            // every address of the table is open
-	unfollow  func()                 // ends Config.Watch; nil: there is nothing to end
-
+	linkDowned               atomic.Uint64 // times the port went down
 	closed                   atomic.Bool
 }
 
@@ -78,7 +72,6 @@ func NewDevice(cfg Config) (*Device, error) {
 		c.limit = limit
 	}
 	d.eng.Start()
-	d.follow()
 	return d, nil
 }
 
@@ -122,30 +115,23 @@ func (d *Device) QueryPort(p uint8) (ib.PortAttr, error) {
 	if err := checkPort(p); err != nil {
 		return ib.PortAttr{}, err
 	}
-	if err := d.alive(); err != nil {
-		return ib.PortAttr{}, err
-	}
-	state, phys := d.portState()
-	st := d.eng.Stats()
+	pkey, qkey := d.eng.Violations()
 	return ib.PortAttr{
-		State: state, PhysState: phys,
+		State: ib.PortActive, PhysState: ib.PhysLinkUp,
 		MaxMTU: ib.MTU4096, ActiveMTU: d.activeMTU(),
 		GIDTblLen: gidTableLen, PKeyTblLen: pkeyTableLen, MaxMsgSz: ib.MaxMsgSize,
 		LinkLayer: ib.LinkEthernet, ActiveWidth: 1, ActiveSpeed: 32, CapFlags: portCapIPBasedGID,
-		BadPKeyCntr: uint32(min(st.DropPKey, 0xFFFF)), QKeyViolCntr: uint32(min(st.DropQKey, 0xFFFF)),
+		BadPKeyCntr: uint32(min(pkey, 0xFFFF)), QKeyViolCntr: uint32(min(qkey, 0xFFFF)),
 	}, nil
 }
 
 // activeMTU is the port's active MTU as Linux's rdma_rxe reckons it, which counts
 // 80 bytes of headers. checkPathMTU knows the one packet that may be longer.
-func (d *Device) activeMTU() ib.MTU { return ib.MTUFromLink(d.linkMTU()) }
+func (d *Device) activeMTU() ib.MTU { return ib.MTUFromLink(d.cfg.LinkMTU) }
 
 // GIDEntry implements driver.Device.
 func (d *Device) GIDEntry(p uint8, index int) (ib.GIDEntry, error) {
 	if err := checkPort(p); err != nil {
-		return ib.GIDEntry{}, err
-	}
-	if err := d.alive(); err != nil {
 		return ib.GIDEntry{}, err
 	}
 	return d.gids.entry(index)
@@ -154,9 +140,6 @@ func (d *Device) GIDEntry(p uint8, index int) (ib.GIDEntry, error) {
 // PKey implements driver.Device.
 func (d *Device) PKey(p uint8, index int) (ib.PKey, error) {
 	if err := checkPort(p); err != nil {
-		return 0, err
-	}
-	if err := d.alive(); err != nil {
 		return 0, err
 	}
 	if index < 0 || index >= pkeyTableLen {
@@ -176,19 +159,6 @@ func (d *Device) Turn(now int64) int64 { return d.eng.Turn(now) }
 // of datagrams handled. Programs that watch memory for RDMA WRITEs, and poll no
 // completion queue, call it in their loop for the lowest latency.
 func (d *Device) Progress() int { return d.eng.Poll() }
-
-// Counters gives the device's counters by name: the protocol's and the port's.
-func (d *Device) Counters() map[string]uint64 {
-	m := make(map[string]uint64, 64)
-	st := d.eng.Stats()
-	st.Each(func(name string, v uint64) { m[name] = v })
-	ps := d.cfg.Port.Stats()
-	m["PortTxMsgs"], m["PortTxPackets"], m["PortTxBytes"] = ps.TxMsgs, ps.TxPackets, ps.TxBytes
-	m["PortTxErrors"], m["PortTxAgain"], m["PortTxFault"] = ps.TxErrors, ps.TxAgain, ps.TxFault
-	m["PortRxDgrams"], m["PortRxBytes"], m["PortRxTrunc"] = ps.RxDgrams, ps.RxBytes, ps.RxTrunc
-	m["PortGSOOff"] = ps.GSOOff
-	return m
-}
 
 // Stats gives the protocol's counters.
 func (d *Device) Stats() transport.Stats { return d.eng.Stats() }
@@ -227,9 +197,6 @@ func (d *Device) Close() error {
 	if d.closed.Swap(true) {
 		return nil
 	}
-	if d.unfollow != nil {
-		d.unfollow()
-	}
 	d.eng.Close()
 	d.eng.Quiesce()
 	err := d.cfg.Port.Close()
@@ -247,9 +214,6 @@ type counter struct {
 func (c *counter) add(d *Device, what string) error {
 	if d.closed.Load() {
 		return fmt.Errorf("%s: %w", what, shard.ErrClosed)
-	}
-	if d.gone.Load() {
-		return fmt.Errorf("%s: %w", what, errGone)
 	}
 	if c.n.Add(1) > c.limit {
 		c.n.Add(-1)

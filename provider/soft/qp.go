@@ -161,7 +161,7 @@ func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
 	// In Error receives complete at once (IBA 10.3.1). Looked at after the post:
 	// a change to Error first says so, then flushes what it finds.
 	if n > 0 && q.Flushed.Load() {
-		e := q.sh.Lock()
+		e := q.sh.LockFor(&q.QP)
 		if q.State == ib.QPStateErr && !q.dead {
 			q.FlushRecvs(e)
 		}
@@ -172,7 +172,7 @@ func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
 
 // PostSend implements driver.QP.
 func (q *qp) PostSend(wrs []driver.SendWR) (n int, err error) {
-	e := q.sh.Lock()
+	e := q.sh.LockFor(&q.QP)
 	// Deferred: a handle that is not of this module may panic when it is unwrapped.
 	defer q.sh.Unlock(&q.QP)
 	switch {
@@ -265,7 +265,7 @@ func (q *qp) Destroy() error {
 	if _, dead := q.state(); dead {
 		return nil
 	}
-	e := q.sh.Lock()
+	e := q.sh.LockFor(&q.QP)
 	q.dead = true
 	// What arrived is the application's already: the peer must not learn the
 	// opposite because an ACK waited for company.

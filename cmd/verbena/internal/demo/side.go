@@ -236,7 +236,7 @@ func (s *side) trouble() string {
 	var list []string
 	st := d.Stats()
 	st.Each(func(name string, v uint64) {
-		if v > 0 && name != "SentPackets" && name != "RcvdPackets" {
+		if v > 0 && name != "sent_pkts" && name != "rcvd_pkts" && !strings.HasPrefix(name, "rdma_") {
 			list = append(list, fmt.Sprintf("%s %d", name, v))
 		}
 	})
