@@ -24,6 +24,7 @@ type Stats struct {
 	TxMsgs, TxPackets, TxBytes uint64
 	TxErrors, TxAgain, TxFault uint64 // errors; would block; payload memory gone
 	RxDgrams, RxBytes, RxTrunc uint64
+	RxForeign                  uint64 // for a group, over another interface than it was joined on
 	GSOOff                     uint64 // times an offload was switched off after a failure
 }
 

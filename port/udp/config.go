@@ -14,6 +14,11 @@ type Config struct {
 	// kernel takes (64 or 128).
 	MaxSegs int
 
+	// IfIndex is the index of the interface that the local addresses belong to;
+	// it matters to multicast alone. 0: it is found by the address, which two
+	// interfaces may share.
+	IfIndex int
+
 	NoGSO  bool // one datagram for each message
 	NoGRO  bool // receive datagrams one by one
 	NoMMsg bool // one system call for each message

@@ -32,6 +32,7 @@ type Port struct {
 	destroy sync.Once
 	closed  chan struct{} // closed when no descriptor is left
 
+	groups   groups
 	counters counters
 	free     [4]atomic.Pointer[scratch]
 	rx       receiver
@@ -97,6 +98,7 @@ func (p *Port) closeAll() {
 	for _, s := range *p.sources.Load() {
 		_ = unix.Close(s.fd)
 	}
+	p.groups.close()
 	_ = unix.Close(p.wait.event)
 	close(p.closed)
 }

@@ -22,7 +22,9 @@ type receiver struct {
 
 	hot   *socket       // the one that delivered last, when there are several
 	calls uint          // of Recv
-	polls []unix.PollFd // of all sockets
+	polls []unix.PollFd // of the local addresses, and of all groups in one
+	socks int           // local addresses in polls
+	ep    int           // descriptor of the groups in polls, -1 for none
 }
 
 // Recv implements port.Port. It takes at most 64 datagrams. A poll of a port
@@ -35,29 +37,28 @@ func (p *Port) Recv(b *pkt.Rx) int {
 	socks := *p.socks.Load()
 	r := &p.rx
 	limit := min(cap(b.Dgrams), turn)
+	ep := p.groups.fd()
 	switch {
-	case limit == 0 || len(socks) == 0:
-	case len(socks) == 1:
+	case limit == 0 || len(socks) == 0 && ep < 0:
+	case len(socks) == 1 && ep < 0:
 		p.recvFrom(socks[0], b, 0, limit)
 	default:
 		if r.bufs == nil {
 			r.init(p.cfg.bufBytes)
 		}
-		p.recvMany(socks, b, limit)
+		p.recvMany(socks, ep, b, limit)
 	}
 	p.leave()
 	return len(b.Dgrams)
 }
 
 // recvMany receives from several sockets: from the one that delivered last
-// without asking, from the others if they have something.
-func (p *Port) recvMany(socks []*socket, b *pkt.Rx, limit int) {
+// without asking, from the others, and from those of groups, if they have
+// something.
+func (p *Port) recvMany(socks []*socket, ep int, b *pkt.Rx, limit int) {
 	r := &p.rx
-	if len(r.polls) != len(socks) {
-		r.polls = make([]unix.PollFd, len(socks))
-		for i, s := range socks {
-			r.polls[i] = unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN}
-		}
+	if r.socks != len(socks) || r.ep != ep {
+		r.polls, r.socks, r.ep = pollList(r.polls[:0], socks, ep), len(socks), ep
 	}
 	// Every fourth time the others come first, wherever they start, so that a
 	// socket that always has more starves none.
@@ -75,10 +76,19 @@ func (p *Port) recvMany(socks []*socket, b *pkt.Rx, limit int) {
 	if n, _ := pollNow(r.polls); n <= 0 {
 		return
 	}
-	start := int(r.calls % uint(len(socks)))
-	for i := range socks {
-		k := (start + i) % len(socks)
-		if r.polls[k].Revents == 0 || socks[k] == hot {
+	start := int(r.calls % uint(len(r.polls)))
+	for i := range r.polls {
+		k := (start + i) % len(r.polls)
+		if r.polls[k].Revents == 0 {
+			continue
+		}
+		if k == len(socks) {
+			if at = p.recvGroups(b, at, limit); at >= limit {
+				return
+			}
+			continue
+		}
+		if socks[k] == hot {
 			continue
 		}
 		if next := p.recvFrom(socks[k], b, at, limit); next > at {
@@ -89,6 +99,17 @@ func (p *Port) recvMany(socks []*socket, b *pkt.Rx, limit int) {
 			return
 		}
 	}
+}
+
+// pollList appends what is to be looked at: the sockets, and ep if it is not -1.
+func pollList(list []unix.PollFd, socks []*socket, ep int) []unix.PollFd {
+	for _, s := range socks {
+		list = append(list, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN})
+	}
+	if ep >= 0 {
+		list = append(list, unix.PollFd{Fd: int32(ep), Events: unix.POLLIN})
+	}
+	return list
 }
 
 // init makes the buffers. Memory that no datagram has reached costs nothing:
@@ -180,7 +201,12 @@ func (p *Port) deliver(s *socket, b *pkt.Rx, i int) {
 	if n == 0 {
 		return // not a packet of any kind
 	}
-	a := parseAncillary(r.ctls[i][:min(int(h.Controllen), rxCtlLen)])
+	ctl := r.ctls[i][:min(int(h.Controllen), rxCtlLen)]
+	if s.index < 0 && s.addr.Is6() && arrivedOn(ctl) != s.scope {
+		p.counters.rxForeign.Add(1)
+		return
+	}
+	a := parseAncillary(ctl)
 	if a.segSize <= 0 || a.segSize > n {
 		a.segSize = n
 	}

@@ -94,6 +94,7 @@ func (s *socket) setup(cfg *Config) error {
 		return err
 	}
 	setBuffers(s.fd, cfg)
+	s.multicastOut(cfg)
 	if !cfg.NoGRO {
 		// Kernels before 5.0 have no such option; datagrams come one by one then.
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_UDP, unix.UDP_GRO, 1)

@@ -82,6 +82,7 @@ func (s *socket) openSender(cfg *Config) error {
 	s.fd = fd
 	err = s.options(s.pathOptions())
 	if err == nil {
+		s.multicastOut(cfg)
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, cfg.SendBuf)
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0) // nothing is ever read
 		if err = unix.Bind(fd, sockaddr(s.addr, s.scope, int(s.udpPort))); err != nil {

@@ -18,6 +18,7 @@ type counters struct {
 	_ [64]byte
 
 	rxDgrams, rxBytes, rxTrunc atomic.Uint64
+	rxForeign                  atomic.Uint64
 
 	_ [64]byte
 }
@@ -27,7 +28,8 @@ func (c *counters) stats() port.Stats {
 		TxMsgs: c.txMsgs.Load(), TxPackets: c.txPackets.Load(), TxBytes: c.txBytes.Load(),
 		TxErrors: c.txErrors.Load(), TxAgain: c.txAgain.Load(), TxFault: c.txFault.Load(),
 		RxDgrams: c.rxDgrams.Load(), RxBytes: c.rxBytes.Load(), RxTrunc: c.rxTrunc.Load(),
-		GSOOff: c.gsoOff.Load(),
+		RxForeign: c.rxForeign.Load(),
+		GSOOff:    c.gsoOff.Load(),
 	}
 }
 

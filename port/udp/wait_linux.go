@@ -26,6 +26,7 @@ type waiter struct {
 	event int // eventfd
 	polls []unix.PollFd
 	socks int // sockets in polls, which has the eventfd first
+	ep    int // descriptor of the groups in polls, -1 for none
 }
 
 func (w *waiter) kick() {
@@ -65,13 +66,10 @@ func (p *Port) sleep(d time.Duration) {
 	}
 	// The sockets are read after the state is set: an AddLocal that is not in
 	// the list kicks.
-	socks := *p.socks.Load()
-	if w.polls == nil || w.socks != len(socks) {
+	socks, ep := *p.socks.Load(), p.groups.fd()
+	if w.polls == nil || w.socks != len(socks) || w.ep != ep {
 		w.polls = append(w.polls[:0], unix.PollFd{Fd: int32(w.event), Events: unix.POLLIN})
-		for _, s := range socks {
-			w.polls = append(w.polls, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN})
-		}
-		w.socks = len(socks)
+		w.polls, w.socks, w.ep = pollList(w.polls, socks, ep), len(socks), ep
 	}
 	var limit *unix.Timespec
 	if d >= 0 {
