@@ -28,6 +28,8 @@ type Provider struct {
 	shards int
 	spin   time.Duration
 	trace  trace.Recorder
+
+	capture *Capture
 }
 
 // Option sets an option of a Provider.
@@ -100,6 +102,10 @@ func (p *Provider) Open(_ context.Context, name string) (driver.Device, error) {
 		cfg.Port.Close()
 		return nil, err
 	}
+	if err := d.alive(); err != nil { // the interface went away since it was listed
+		d.Close()
+		return nil, fmt.Errorf("device %s: %w", name, syscall.ENODEV)
+	}
 	return d, nil
 }
 
@@ -114,8 +120,8 @@ func (p *Provider) configs() ([]Config, error) {
 		if i.Flags&net.FlagUp == 0 {
 			continue
 		}
-		addrs, ok := p.addrs[i.Name]
-		if !ok {
+		addrs, fixed := p.addrs[i.Name]
+		if !fixed {
 			if addrs, err = usable(&i); err != nil {
 				return nil, err
 			}
@@ -126,7 +132,7 @@ func (p *Provider) configs() ([]Config, error) {
 		c := Config{
 			Name: namePrefix + i.Name, NetDev: i.Name, IfIndex: i.Index, GUID: guid(&i),
 			LinkMTU: i.MTU, Addrs: addrs, Shards: p.shards, WaitSpin: p.spin, Logger: p.log,
-			Trace: p.trace,
+			Trace: p.trace, FixedAddrs: fixed, Watch: watchNetdev(i.Index),
 		}
 		// By the interface, not by its addresses, which may have been replaced.
 		if i.Flags&net.FlagLoopback != 0 {
@@ -141,27 +147,38 @@ func (p *Provider) configs() ([]Config, error) {
 // usable lists an interface's unicast addresses, the ones that reach furthest
 // first: GID 0 is one that works.
 func usable(i *net.Interface) ([]netip.Addr, error) {
+	if addrs, ok := addresses(i); ok {
+		return addrs, nil
+	}
 	list, err := i.Addrs()
 	if err != nil {
 		return nil, fmt.Errorf("addresses of %s: %w", i.Name, err)
 	}
 	var addrs []netip.Addr
 	for _, a := range list {
-		pfx, err := netip.ParsePrefix(a.String())
-		if err != nil {
+		if pfx, err := netip.ParsePrefix(a.String()); err == nil {
+			addrs = append(addrs, pfx.Addr())
+		}
+	}
+	return order(i.Name, addrs), nil
+}
+
+// order picks the unicast addresses among those of an interface, gives link-local
+// ones their zone, and sorts the ones that reach furthest first.
+func order(ifname string, list []netip.Addr) []netip.Addr {
+	var addrs []netip.Addr
+	for _, a := range list {
+		a = a.Unmap()
+		if a.IsMulticast() || a.IsUnspecified() {
 			continue
 		}
-		addr := pfx.Addr().Unmap()
-		if addr.IsMulticast() || addr.IsUnspecified() {
-			continue
+		if a.Is6() && a.IsLinkLocalUnicast() {
+			a = a.WithZone(ifname)
 		}
-		if addr.Is6() && addr.IsLinkLocalUnicast() {
-			addr = addr.WithZone(i.Name)
-		}
-		addrs = append(addrs, addr)
+		addrs = append(addrs, a)
 	}
 	slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return rank(a) - rank(b) })
-	return addrs, nil
+	return addrs
 }
 
 func rank(a netip.Addr) int {
