@@ -1,6 +1,7 @@
 package mem
 
 import (
+	"sync"
 	"sync/atomic"
 	"syscall"
 )
@@ -9,6 +10,9 @@ import (
 // same if their pointers are. The zero value is a domain that nothing uses.
 type PD struct {
 	refs atomic.Int32 // objects in the domain; -1 = deallocated
+
+	dmaMu sync.Mutex               // whoever changes dma
+	dma   atomic.Pointer[[][]byte] // what the local DMA key reaches, by address; what it points to does not change
 }
 
 // NewPD makes a protection domain.

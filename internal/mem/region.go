@@ -7,30 +7,21 @@ import (
 	"github.com/verbena-rdma/verbena/ib"
 )
 
-// kind is what stands behind a key.
-type kind uint8
-
-const (
-	kindMemory kind = iota // one piece of memory
-	kindNull               // reads as zeros, swallows writes, at any address
-)
-
-// Region is a registered memory region as the key table holds it.
+// Region is a memory region as the key table holds it.
 type Region struct {
-	key    atomic.Uint32
-	kind   kind
-	access ib.Access
-	pd     *PD
-	iova   uint64 // address by which work requests name the first byte
-	length uint64
-	buf    []byte
+	cur   atomic.Pointer[entry] // what its key stands for, or stood for last
+	first entry                 // the first of them
+	fast  *fast                 // what only fast-registration regions have
 
-	pinner runtime.Pinner
-	slot   uint32
-	state  state // under the table's lock
+	// Under the table's lock.
+	pd      *PD
+	pinner  runtime.Pinner
+	slot    uint32
+	state   state
+	windows int // windows that are bound to it
 }
 
-// state is how far a region has come.
+// state is how far a region or a window has come.
 type state uint8
 
 const (
@@ -40,43 +31,31 @@ const (
 )
 
 // LKey is the key for local access.
-func (r *Region) LKey() ib.LKey { return ib.LKey(r.key.Load()) }
+func (r *Region) LKey() ib.LKey { return ib.LKey(r.cur.Load().key) }
 
 // RKey is the key for remote access: the same number.
-func (r *Region) RKey() ib.RKey { return ib.RKey(r.key.Load()) }
+func (r *Region) RKey() ib.RKey { return ib.RKey(r.cur.Load().key) }
 
-// Addr is the address by which work requests name the first byte.
-func (r *Region) Addr() uint64 { return r.iova }
+// Addr is the address by which work requests name the first byte. Of a
+// fast-registration region it is that of the pages it was given last.
+func (r *Region) Addr() uint64 { return r.shape().iova }
 
 // Length is the length in bytes; of a null region 0.
-func (r *Region) Length() uint64 { return r.length }
+func (r *Region) Length() uint64 { return r.shape().length }
 
 // Access is what the region was registered with.
-func (r *Region) Access() ib.Access { return r.access }
+func (r *Region) Access() ib.Access { return r.cur.Load().access }
 
-// PD is the protection domain that the region belongs to.
-func (r *Region) PD() *PD { return r.pd }
+// PD is the protection domain that may use the region now; nil for a
+// fast-registration region that is not registered.
+func (r *Region) PD() *PD { return r.cur.Load().pd.Load() }
 
-// pieces appends length > 0 bytes at addr to out. False: out of bounds.
-func (r *Region) pieces(addr, length uint64, out [][]byte) ([][]byte, bool) {
-	if r.kind == kindNull {
-		for ; length > nullLen; length -= nullLen {
-			out = append(out, null[:])
+// shape is the entry that tells address and length.
+func (r *Region) shape() *entry {
+	if r.fast != nil {
+		if e := r.fast.mapped.Load(); e != nil {
+			return e
 		}
-		return append(out, null[:length]), true
 	}
-	// Modulo 2^64 an address below the region gives an offset that is behind
-	// its end, since registration refuses regions that wrap around.
-	off := addr - r.iova
-	if length > r.length || off > r.length-length {
-		return out, false
-	}
-	return append(out, r.buf[off:off+length:off+length]), true
+	return r.cur.Load()
 }
-
-// nullLen is the size of the memory behind null regions.
-const nullLen = 64 << 10
-
-// null is the memory behind every null region. Nobody writes it: Copy,
-// FetchAdd and CompareSwap know it.
-var null [nullLen]byte

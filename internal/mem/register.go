@@ -22,8 +22,13 @@ func (t *Table) Register(pd *PD, buf []byte, iova uint64, access ib.Access) (*Re
 	if err := checkRange("iova", iova, uint64(len(buf))); err != nil {
 		return nil, err
 	}
-	r := &Region{pd: pd, buf: buf, iova: iova, length: uint64(len(buf)), access: access}
-	return t.enter(r)
+	return t.enter(pd, newRegion(buf, iova, access))
+}
+
+func newRegion(buf []byte, iova uint64, access ib.Access) *Region {
+	r := new(Region)
+	r.first.buf, r.first.iova, r.first.length, r.first.access = buf, iova, uint64(len(buf)), access
+	return r
 }
 
 const firstPage = 4096
@@ -36,41 +41,61 @@ func (t *Table) RegisterPointer(pd *PD, addr uintptr, length, iova uint64, acces
 	if err := CheckAccess(access); err != nil {
 		return nil, err
 	}
+	iova = base(iova, access)
+	buf, err := checkForeign(addr, length, iova)
+	if err != nil {
+		return nil, err
+	}
+	return t.enter(pd, newRegion(buf, iova, access))
+}
+
+// checkForeign makes a slice of memory that Go does not manage, to be registered
+// at iova.
+func checkForeign(addr uintptr, length, iova uint64) ([]byte, error) {
 	// Go takes a fault in the first page for a nil pointer, which the guard does not catch.
 	if addr < firstPage {
 		return nil, &ParamError{"addr", "in the first page", syscall.EINVAL}
 	}
-	iova = base(iova, access)
 	if err := checkRange("iova", iova, length); err != nil {
 		return nil, err
 	}
 	if length > math.MaxInt || uint64(^uintptr(0)-addr) < length-1 {
 		return nil, &ParamError{"length", "the memory wraps around the address space", syscall.EINVAL}
 	}
-	r := &Region{pd: pd, buf: foreign(addr, int(length)), iova: iova, length: length, access: access}
-	return t.enter(r)
+	return foreign(addr, int(length)), nil
 }
 
 // RegisterNull enters a null region, for local use: it reads as zeros and
 // swallows writes at every address (ibv_alloc_null_mr(3)).
 func (t *Table) RegisterNull(pd *PD) (*Region, error) {
-	return t.enter(&Region{pd: pd, kind: kindNull, access: ib.AccessLocalWrite})
+	r := new(Region)
+	r.first.kind, r.first.access = kindNull, ib.AccessLocalWrite
+	return t.enter(pd, r)
 }
 
-func (t *Table) enter(r *Region) (*Region, error) {
-	if !r.pd.Hold() {
-		return nil, &ParamError{"pd", "deallocated", syscall.EINVAL}
+// enter gives the region its key in the domain pd.
+func (t *Table) enter(pd *PD, r *Region) (*Region, error) {
+	if !pd.Hold() {
+		return nil, errDomainGone
 	}
-	if len(r.buf) > 0 {
-		r.pinner.Pin(&r.buf[0])
+	r.pd = pd
+	e := &r.first
+	e.region = r
+	if r.fast == nil {
+		e.pd.Store(pd)
+	}
+	if len(e.buf) > 0 {
+		r.pinner.Pin(&e.buf[0])
 	}
 	if !t.insert(r) {
 		r.pinner.Unpin()
-		r.pd.Drop()
+		pd.Drop()
 		return nil, &ParamError{"mr", fmt.Sprintf("the device has its limit of %d regions", t.max), syscall.ENOMEM}
 	}
 	return r, nil
 }
+
+var errDomainGone error = &ParamError{"pd", "deallocated", syscall.EINVAL}
 
 // base is the address by which work requests name the first byte.
 func base(iova uint64, access ib.Access) uint64 {

@@ -35,16 +35,15 @@ func StoreWord(b, v []byte) (err error) {
 // appended to out. False: remote access error. Unlike that of a WRITE the key
 // of an empty range must be good, as rdma_rxe has it.
 func (t *Table) Flushable(pd *PD, qpn ib.QPN, rkey ib.RKey, va, length uint64, whole bool, need ib.Access, out [][]byte) ([][]byte, bool) {
-	r := t.lookup(uint32(rkey))
-	if r == nil || r.pd != pd || r.access&need != need {
+	e := t.remote(pd, qpn, rkey, need)
+	if e == nil {
 		return out, false
 	}
-	_ = qpn // memory regions serve every queue pair of their domain
 	if whole {
-		va, length = r.iova, r.length
+		va, length = e.iova, e.length
 	}
 	if length == 0 {
 		return out, true
 	}
-	return r.pieces(va, length, out)
+	return e.pieces(va, length, out)
 }

@@ -1,9 +1,11 @@
 package mem
 
 import (
+	"fmt"
 	"math/bits"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/verbena-rdma/verbena/ib"
 )
@@ -38,34 +40,44 @@ type Table struct {
 
 	mu    sync.Mutex
 	live  int    // regions whose key works
+	wins  int    // windows
 	fresh uint32 // slots below were in use at some time
 	// Free slots, oldest first; linked by leaf.meta.next. freeHead is valid when free > 0.
 	free               int
 	freeHead, freeTail uint32
 	held               map[*Region]struct{} // not released
+	// bound are the windows of type 2 that are bound, by queue pair: a list linked
+	// by Window.next.
+	bound map[ib.QPN]*Window
 }
 
 // leaf is a run of slots.
 type leaf struct {
-	region [leafLen]atomic.Pointer[Region]
-	meta   [leafLen]struct {
-		generation uint32 // of the next region in the slot
+	entry [leafLen]atomic.Pointer[entry]
+	meta  [leafLen]struct {
+		generation uint32 // of what comes into the slot next
 		next       uint32 // free list
 	}
 }
 
-// NewTable makes an empty table for up to limit regions. seed makes keys
-// unpredictable.
+// NewTable makes an empty table for up to limit regions and half as many
+// windows. seed makes keys unpredictable.
 func NewTable(limit int, seed uint64) *Table {
 	limit = min(max(limit, 0), maxRegions)
-	t := &Table{max: limit, perm: newPermutation(seed), held: make(map[*Region]struct{})}
-	t.slotBits = bits.Len(uint(limit + quarantine))
+	t := &Table{
+		max: limit, perm: newPermutation(seed),
+		held: make(map[*Region]struct{}), bound: make(map[ib.QPN]*Window),
+	}
+	t.slotBits = bits.Len(uint(limit + t.MaxWindows() + quarantine))
 	t.leaves = make([]atomic.Pointer[leaf], 1<<t.slotBits>>leafBits)
 	return t
 }
 
 // Max is the number of regions that the table takes.
 func (t *Table) Max() int { return t.max }
+
+// MaxWindows is the number of windows that the table takes.
+func (t *Table) MaxWindows() int { return (t.max + 1) / 2 }
 
 // Len is the number of regions whose key works.
 func (t *Table) Len() int {
@@ -83,11 +95,12 @@ func (t *Table) Local(pd *PD, lkey ib.LKey, addr, length uint64, write bool, out
 	if length == 0 {
 		return out, true
 	}
-	r := t.lookup(uint32(lkey))
-	if r == nil || r.pd != pd || write && r.access&ib.AccessLocalWrite == 0 {
+	e := t.lookup(uint32(lkey))
+	// A window's key is good for peers only.
+	if e == nil || e.pd.Load() != pd || write && e.access&ib.AccessLocalWrite == 0 || e.window != nil {
 		return out, false
 	}
-	return r.pieces(addr, length, out)
+	return e.pieces(addr, length, out)
 }
 
 // Remote resolves memory that a peer named by rkey, for queue pair qpn of pd;
@@ -97,27 +110,36 @@ func (t *Table) Remote(pd *PD, qpn ib.QPN, rkey ib.RKey, va, length uint64, need
 	if length == 0 {
 		return out, true
 	}
-	r := t.lookup(uint32(rkey))
-	if r == nil || r.pd != pd || r.access&need != need {
+	e := t.remote(pd, qpn, rkey, need)
+	if e == nil {
 		return out, false
 	}
-	_ = qpn // memory regions serve every queue pair of their domain
-	return r.pieces(va, length, out)
+	return e.pieces(va, length, out)
 }
 
-// lookup gives the region that has the key now, or nil.
-func (t *Table) lookup(key uint32) *Region {
+// remote finds what a peer's key stands for, if it may be used: regions by every
+// queue pair of their domain, a bound window of type 2 by one (IBA 10.6.7.2.2).
+func (t *Table) remote(pd *PD, qpn ib.QPN, rkey ib.RKey, need ib.Access) *entry {
+	e := t.lookup(uint32(rkey))
+	if e == nil || e.pd.Load() != pd || e.access&need != need || e.qpn != 0 && e.qpn != qpn {
+		return nil
+	}
+	return e
+}
+
+// lookup gives what the key stands for now, or nil.
+func (t *Table) lookup(key uint32) *entry {
 	slot := t.perm.undo(key>>8) & (1<<t.slotBits - 1)
 	l := t.leaves[slot>>leafBits].Load()
 	if l == nil {
 		return nil
 	}
-	r := l.region[slot&(leafLen-1)].Load()
+	e := l.entry[slot&(leafLen-1)].Load()
 	// The whole key counts: generation and the consumer's bits too.
-	if r == nil || r.key.Load() != key {
+	if e == nil || e.key != key {
 		return nil
 	}
-	return r
+	return e
 }
 
 // insert gives r a slot and a key. False: the table is full.
@@ -127,21 +149,31 @@ func (t *Table) insert(r *Region) bool {
 	if t.live >= t.max {
 		return false
 	}
-	var key uint32
-	var l *leaf
-	for {
-		r.slot = t.takeSlot()
-		l = t.leaves[r.slot>>leafBits].Load()
-		if key = t.key(r.slot, l.meta[r.slot&(leafLen-1)].generation); key != 0 {
-			break // 0 is what an unset key field holds, so it names nothing
-		}
-		t.giveSlot(r.slot)
-	}
-	r.key.Store(key)
-	l.region[r.slot&(leafLen-1)].Store(r)
+	r.slot, r.first.key = t.newKey()
+	r.cur.Store(&r.first)
+	t.put(r.slot, &r.first)
 	t.live++
 	t.held[r] = struct{}{}
 	return true
+}
+
+// newKey takes a slot and gives its key. The lock is held.
+func (t *Table) newKey() (slot, key uint32) {
+	for {
+		slot = t.takeSlot()
+		key = t.key(slot, t.leaves[slot>>leafBits].Load().meta[slot&(leafLen-1)].generation)
+		// 0 is what an unset key field holds, so it names nothing; the consumer may
+		// choose the low byte of some keys.
+		if key>>8 != 0 {
+			return slot, key
+		}
+		t.giveSlot(slot)
+	}
+}
+
+// put makes a slot's key stand for e; nil: for nothing. The lock is held.
+func (t *Table) put(slot uint32, e *entry) {
+	t.leaves[slot>>leafBits].Load().entry[slot&(leafLen-1)].Store(e)
 }
 
 // key is the key of a slot's generation.
@@ -183,10 +215,14 @@ func (t *Table) giveSlot(s uint32) {
 
 // Remove makes the region's keys dead: no lookup finds it any more. Memory that
 // was looked up before may still be in use; when that has ended call Release.
-// Removing twice does nothing.
+// Removing twice does nothing. EBUSY: windows are bound to the region, and
+// everything stays as it is (ibv_dereg_mr(3)).
 func (t *Table) Remove(r *Region) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if r.state == stateLive && r.windows > 0 {
+		return &ParamError{"mr", fmt.Sprintf("%d memory windows are bound to it", r.windows), syscall.EBUSY}
+	}
 	t.remove(r)
 	return nil
 }
@@ -196,7 +232,7 @@ func (t *Table) remove(r *Region) {
 		return
 	}
 	r.state = stateRemoved
-	t.leaves[r.slot>>leafBits].Load().region[r.slot&(leafLen-1)].Store(nil)
+	t.put(r.slot, nil)
 	t.giveSlot(r.slot)
 	t.live--
 }
@@ -219,8 +255,15 @@ func (t *Table) release(r *Region) {
 	r.state = stateReleased
 	delete(t.held, r)
 	r.pinner.Unpin()
-	r.buf = nil
-	r.pd.Drop()
+	// Whoever keeps the object, for instance for its key, does not keep the memory.
+	e := r.cur.Load()
+	e.buf, e.list = nil, nil
+	if r.fast != nil {
+		r.fast.release()
+	}
+	if r.pd != nil {
+		r.pd.Drop()
+	}
 }
 
 // Close releases what is left: a pinner that is dropped with something pinned
