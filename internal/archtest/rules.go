@@ -42,9 +42,10 @@ func Verbena() Rules {
 				"verbs/driver",
 			},
 			2: {"internal/transport", "internal/rc", "internal/ud", "internal/cm"},
-			3: {"internal/shard", "internal/port", "port/*"},
+			3: {"internal/shard", "internal/port", "port/*", "internal/capture"},
 			4: {"provider/*"},
-			5: {"verbs", "rdmacm", "rdmarw", "rdma"},
+			// layers knows no device: it stands here because it is public, and gopacket, whose types it has, is allowed above floor 2 only.
+			5: {"verbs", "rdmacm", "rdmarw", "rdma", "layers"},
 			6: {"cmd/...", "examples/...", "bench/...", "interop/...", "internal/simtest", "internal/archtest"},
 		},
 		Sideways: []Edge{
@@ -56,6 +57,7 @@ func Verbena() Rules {
 			{"internal/queue", "internal/mem"},    // a work request names the regions that it resolved
 			{"internal/queue", "verbs/driver"},    // queues hold the seam's work requests and completions
 			{"internal/pkt", "internal/mem"},      // a batch refers to payload in place
+			{"internal/trace", "internal/mem"},    // payload of a sent packet is copied under the guard
 			{"internal/rc", "internal/transport"}, // what the services share: windows, queue pair, scatter lists
 			{"internal/ud", "internal/transport"},
 			{"internal/shard", "internal/port"},
@@ -74,6 +76,8 @@ func Verbena() Rules {
 		Stateless: 5,
 		Foreign: []string{
 			"golang.org/x/sys", "golang.org/x/net", "golang.org/x/sync", "github.com/vishvananda/netlink",
+			// What Go programs that look at packets use; of ours the layers package only.
+			"github.com/gopacket/gopacket",
 		},
 		Unsafe:   []string{"internal/ring", "internal/mem", "port/udp", "bench/..."},
 		MaxLines: 800,

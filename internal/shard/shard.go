@@ -44,7 +44,7 @@ func (s *Shard) send() {
 	}
 	s.env.Sent()
 	if s.eng.cfg.Trace != nil {
-		traceTx(s.eng.cfg.Trace, s.env.Now, s.env.Tx)
+		traceTx(s.eng.cfg.Trace, s.eng.cfg.Clock(), s.env.Tx)
 	}
 	s.eng.cfg.Port.Send(s.env.Tx)
 	s.env.Tx.Reset()

@@ -11,11 +11,12 @@ import (
 	"github.com/verbena-rdma/verbena/internal/wire/roce"
 )
 
-// Every packet of a batch is shown with its own headers and size, however the
-// packets share sends and memory; registered memory is not.
+// Every packet of a batch is shown with its own headers, size and
+// identification, however the packets share sends and memory; Copy shows all of
+// it, Head nothing of registered memory.
 func TestTraceTx(t *testing.T) {
 	src, dst := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
-	f := &pkt.Flow{Path: roce.NewPath(src, dst, 50000)}
+	f := &pkt.Flow{Path: roce.NewPath(src, dst, 50000), TClass: 0x28, HopLimit: 9}
 	for _, segs := range []int{1, 64} {
 		tx := pkt.NewTx(pkt.TxCaps{MaxSegs: segs})
 		payload := bytes.Repeat([]byte{0xEE}, 4096)
@@ -47,6 +48,10 @@ func TestTraceTx(t *testing.T) {
 				t.Fatal("too many packets")
 			}
 			w := wants[i]
+			whole := make([]byte, w.size+10)
+			if n := p.Copy(whole); n != w.size || !f.Check(whole[:n], p.ID) || !p.IDKnown || p.TOS != 0x28 || p.TTL != 9 || p.SrcPort != 50000 {
+				t.Errorf("%d segments, packet %d: %d bytes with identification %d: %x", segs, i, n, p.ID, whole)
+			}
 			if !p.Sent || p.Time != 7 || p.Src != src || p.Dst != dst || p.Size != w.size || len(p.Head) < w.hdr || len(p.Head) > w.size {
 				t.Errorf("%d segments, packet %d: %+v, want size %d", segs, i, *p, w.size)
 			} else if h := roce.BTH(p.Head[:roce.BTHLen]); int(h.PSN()) != i || h[0] != byte(i) || p.Head[w.hdr-1] != byte(i) {

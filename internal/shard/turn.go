@@ -74,7 +74,7 @@ func (e *Engine) datagram(now int64, s *Shard, d *pkt.Datagram) *Shard {
 		seg := data[:min(d.SegSize, len(data))]
 		data = data[len(seg):]
 		if e.cfg.Trace != nil {
-			traceRx(e.cfg.Trace, now, seg, d)
+			traceRx(e.cfg.Trace, e.cfg.Clock(), seg, id, d)
 		}
 		m := e.parse(seg, d)
 		if m != nil {

@@ -47,6 +47,8 @@ type Config struct {
 
 	// Trace is shown every packet; nil: nobody looks.
 	Trace trace.Recorder
+	// Capture tells where packets are written to; nil: nowhere.
+	Capture *Capture
 }
 
 var epoch = time.Now()

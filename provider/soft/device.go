@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -10,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/capture"
 	"github.com/verbena-rdma/verbena/internal/mem"
 	"github.com/verbena-rdma/verbena/internal/port"
 	"github.com/verbena-rdma/verbena/internal/shard"
@@ -34,6 +36,7 @@ type Device struct {
 	events                   atomic.Pointer[driver.EventSink]
 	linkDowned               atomic.Uint64 // times the port went down
 	closed                   atomic.Bool
+	capture                  *capture.Capture // nil: none
 }
 
 // NewDevice makes a device. EINVAL: the configuration lacks something.
@@ -47,7 +50,8 @@ func NewDevice(cfg Config) (*Device, error) {
 	if cfg.LinkMTU == 0 {
 		cfg.LinkMTU = 65536
 	}
-	if cfg.Clock == nil {
+	wall := cfg.Clock == nil
+	if wall {
 		cfg.Clock = monotonic
 	}
 	if cfg.GUID == 0 {
@@ -56,7 +60,11 @@ func NewDevice(cfg Config) (*Device, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	d := &Device{cfg: cfg, log: cfg.Logger, clock: cfg.Clock}
+	run, err := startCapture(&cfg, wall)
+	if err != nil {
+		return nil, err
+	}
+	d := &Device{cfg: cfg, log: cfg.Logger, clock: cfg.Clock, capture: run}
 	if cfg.Seed != 0 {
 		d.rnd = rand.New(rand.NewPCG(cfg.Seed, 0x9E3779B97F4A7C15))
 	} else {
@@ -200,6 +208,9 @@ func (d *Device) Close() error {
 	d.eng.Close()
 	d.eng.Quiesce()
 	err := d.cfg.Port.Close()
+	if d.capture != nil {
+		err = errors.Join(err, d.capture.Close())
+	}
 	d.table.Close()
 	return err
 }

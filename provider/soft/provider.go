@@ -132,7 +132,7 @@ func (p *Provider) configs() ([]Config, error) {
 		c := Config{
 			Name: namePrefix + i.Name, NetDev: i.Name, IfIndex: i.Index, GUID: guid(&i),
 			LinkMTU: i.MTU, Addrs: addrs, Shards: p.shards, WaitSpin: p.spin, Logger: p.log,
-			Trace: p.trace, FixedAddrs: fixed, Watch: watchNetdev(i.Index),
+			Trace: p.trace, Capture: p.capture, FixedAddrs: fixed, Watch: watchNetdev(i.Index),
 		}
 		// By the interface, not by its addresses, which may have been replaced.
 		if i.Flags&net.FlagLoopback != 0 {
