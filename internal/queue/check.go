@@ -53,7 +53,7 @@ const (
 	opsWrite  Ops = 1<<ib.WRRDMAWrite | 1<<ib.WRRDMAWriteWithImm
 	opsAtomic Ops = 1<<ib.WRAtomicCmpAndSwp | 1<<ib.WRAtomicFetchAndAdd
 	opsMemory Ops = 1<<ib.WRLocalInv | 1<<ib.WRBindMW | 1<<ib.WRRegMR
-	opsInline Ops = opsSend | opsWrite | 1<<ib.WRSendWithInv
+	opsInline Ops = opsSend | opsWrite | 1<<ib.WRSendWithInv | 1<<ib.WRAtomicWrite
 
 	opsKnown Ops = opsRC | opsUD
 
@@ -61,11 +61,12 @@ const (
 	// with invalidate on the wire, whatever its table says).
 	opsUD Ops = opsSend | 1<<ib.WRTSO | 1<<ib.WRDriver1
 	opsUC Ops = opsSend | opsWrite | opsMemory | 1<<ib.WRDriver1
-	opsRC Ops = opsUC | opsAtomic | 1<<ib.WRRDMARead | 1<<ib.WRSendWithInv | 1<<ib.WRFlush | 1<<ib.WRAtomicWrite
+	opsRC Ops = opsUC | opsAtomic | 1<<ib.WRRDMARead | 1<<ib.WRSendWithInv | opsExtended
 )
 
-// OpsBase is what every device offers: messages, RDMA and atomics.
-const OpsBase = opsSend | opsWrite | opsAtomic | 1<<ib.WRRDMARead | 1<<ib.WRSendWithInv
+// OpsBase is what every device offers: messages, RDMA, atomics, and the local
+// operations on memory.
+const OpsBase = opsSend | opsWrite | opsAtomic | opsMemory | 1<<ib.WRRDMARead | 1<<ib.WRSendWithInv
 
 const flagsKnown = ib.SendFence | ib.SendSignaled | ib.SendSolicited | ib.SendInline
 
@@ -99,14 +100,13 @@ func Check(wr *driver.SendWR, typ ib.QPType, l *Limits) error {
 	}
 	if wr.Flags&ib.SendInline != 0 {
 		if !opsInline.Has(wr.Opcode) {
-			return &WRError{"Flags", syscall.EINVAL, "only SEND and RDMA WRITE may be inline"}
+			return &WRError{"Flags", syscall.EINVAL, "only SEND, RDMA WRITE and ATOMIC WRITE may be inline"}
 		}
-		field := "SGList"
 		if len(wr.SGList) == 0 {
-			field, total = "InlineData", uint64(len(wr.InlineData))
+			total = uint64(len(wr.InlineData))
 		}
-		if total > uint64(max(l.MaxInline, 0)) {
-			return &WRError{field, syscall.EINVAL, fmt.Sprintf("%d bytes inline, at most %d", total, l.MaxInline)}
+		if total > uint64(max(l.MaxInline, 0)) && wr.Opcode != ib.WRAtomicWrite {
+			return &WRError{payloadField(wr), syscall.EINVAL, fmt.Sprintf("%d bytes inline, at most %d", total, l.MaxInline)}
 		}
 	} else if len(wr.InlineData) > 0 {
 		return &WRError{"InlineData", syscall.EINVAL, "is set, but Flags lacks ib.SendInline"}
@@ -114,8 +114,16 @@ func Check(wr *driver.SendWR, typ ib.QPType, l *Limits) error {
 	if total > ib.MaxMsgSize {
 		return &WRError{"SGList", syscall.EINVAL, fmt.Sprintf("%d bytes, a message has at most %d", total, uint64(ib.MaxMsgSize))}
 	}
+	if opsExtended.Has(wr.Opcode) {
+		if err := checkExtended(wr, total); err != nil {
+			return err
+		}
+	}
 	if opsAtomic.Has(wr.Opcode) && total != 8 {
 		return &WRError{"SGList", syscall.EINVAL, fmt.Sprintf("%d bytes for the result of an atomic, it has 8", total)}
+	}
+	if (wr.Opcode == ib.WRBindMW || wr.Opcode == ib.WRRegMR) && wr.Bind == nil {
+		return &WRError{"Bind", syscall.EINVAL, "nil"}
 	}
 	if typ == ib.UD {
 		if wr.AH == nil {

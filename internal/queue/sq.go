@@ -27,8 +27,11 @@ type WQE struct {
 	InvKey     ib.RKey
 	RemoteQPN  ib.QPN
 	RemoteQKey ib.QKey
+	RemoteSRQN uint32
 	Flags      ib.SendFlags
 	Op         ib.WROpcode
+	FlushType  uint8 // ib.FlushType and ib.FlushLevel
+	FlushLevel uint8
 	Signaled   bool // a success makes a completion
 
 	// The rest belongs to the protocol; Push zeroes it.
@@ -37,6 +40,10 @@ type WQE struct {
 	Started  bool
 	Done     bool
 	Status   ib.WCStatus
+
+	// What BIND_MW and REG_MR are about, set by SetBind.
+	Window *mem.Window
+	Region *mem.Region
 }
 
 // SQ is a send queue: a ring of WQEs from the oldest that is not complete to
@@ -64,7 +71,7 @@ func NewSQ(depth, maxSGE, maxInline int) *SQ {
 		n := 1 << bits.Len(uint(depth-1))
 		q.wqes = make([]WQE, n)
 		q.sgl = newStore[driver.SGE](n, maxSGE)
-		q.inline = newStore[byte](n, maxInline)
+		q.inline = newStore[byte](n, max(maxInline, wordLen)) // an ATOMIC WRITE may always be inline
 	}
 	return q
 }
@@ -96,6 +103,9 @@ func (q *SQ) Push(wr *driver.SendWR) *WQE {
 	for i := range wr.SGList {
 		w.Length += uint64(wr.SGList[i].Length)
 	}
+	if wr.Opcode == ib.WRFlush {
+		w.Length = uint64(wr.Length)
+	}
 	q.tail++
 	return w
 }
@@ -111,6 +121,9 @@ func (q *SQ) PushInline(wr *driver.SendWR, pieces [][]byte) (*WQE, error) {
 	}
 	i := q.index()
 	buf := q.inline.slot(i)
+	if wr.Opcode != ib.WRAtomicWrite {
+		buf = buf[:0:q.MaxInline]
+	}
 	var err error
 	if len(wr.SGList) == 0 {
 		buf, err = q.gather(buf, wr.InlineData)
@@ -155,6 +168,7 @@ func (q *SQ) fill(wr *driver.SendWR) *WQE {
 	w.Length, w.SGL, w.Inline = 0, nil, nil
 	w.AH, w.Imm, w.RKey, w.InvKey = wr.AH, wr.ImmData, wr.RKey, wr.InvalidateRKey
 	w.RemoteQPN, w.RemoteQKey, w.Flags, w.Op = wr.RemoteQPN, wr.RemoteQKey, wr.Flags, wr.Opcode
+	w.RemoteSRQN, w.FlushType, w.FlushLevel = wr.RemoteSRQN, uint8(wr.FlushType), uint8(wr.FlushLevel)
 	w.Signaled = q.SigAll || wr.Flags&ib.SendSignaled != 0
 	w.FirstPSN, w.LastPSN, w.Started, w.Done, w.Status = 0, 0, false, false, 0
 	return w
