@@ -109,6 +109,7 @@ func (s *Shard) Inspect(f func()) {
 // leave sends what is in the batch, publishes the deadline and releases the
 // lock.
 func (s *Shard) leave() (v Delivery) {
+	s.env.FailDoomed()
 	s.send()
 	s.publish()
 	d := s.deadline.Load()
@@ -205,6 +206,7 @@ func (s *Shard) end(d *transport.Deliveries) {
 		s.env.Owed = s.env.Owed[:0]
 	}
 	s.payOwed()
+	s.env.FailDoomed()
 	s.send()
 	s.publish()
 	s.env.Count(&s.own)

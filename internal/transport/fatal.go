@@ -42,6 +42,7 @@ func (q *QP) Fail(e *Env) bool {
 	if from == ib.QPStateReset || from == ib.QPStateErr {
 		return false
 	}
+	e.Count(&q.Stats)
 	q.State = ib.QPStateErr
 	q.Service.Modified(e, from, ib.QPAttrState)
 	return true

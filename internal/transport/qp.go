@@ -44,6 +44,7 @@ type QP struct {
 	Owes    bool // in Env.Owed
 	commEst bool
 	lastWQE bool
+	doomed  bool // in Env.Doomed
 	// Flushed tells that receives are being flushed: whoever posts one has to
 	// flush it.
 	Flushed  atomic.Bool
@@ -87,6 +88,7 @@ func (q *QP) CompleteRecv(e *Env, wc *driver.WC, solicited bool) {
 		e.Stats.recvFailed(wc.Status)
 	}
 	e.Complete(q.RecvCQ, wc, solicited || wc.Status != ib.WCSuccess)
+	q.doom(e, q.RecvCQ)
 }
 
 // CompleteSend retires the oldest send WQE with the given status. Success of an
@@ -107,6 +109,7 @@ func (q *QP) CompleteSend(e *Env, status ib.WCStatus) {
 			wc.ByteLen = 8
 		}
 		e.Complete(q.SendCQ, &wc, status != ib.WCSuccess)
+		q.doom(e, q.SendCQ)
 	}
 	q.SQ.Pop()
 }

@@ -32,11 +32,18 @@ type Device struct {
 	rnd   *rand.Rand
 
 	pds, cqs, qps, srqs, ahs counter
-	srqNum                   atomic.Uint32
-	events                   atomic.Pointer[driver.EventSink]
-	linkDowned               atomic.Uint64 // times the port went down
-	closed                   atomic.Bool
-	capture                  *capture.Capture // nil: none
+
+	link      atomic.Pointer[Netdev] // what the interface is now
+	gone      atomic.Bool            // it was removed
+	removed   chan struct{}          // closed when it was, and all is told
+	listening atomic.Bool            // every address of the table is open
+	unfollow  func()                 // ends Config.Watch; nil: there is nothing to end
+
+	srqNum     atomic.Uint32
+	events     atomic.Pointer[driver.EventSink]
+	linkDowned atomic.Uint64 // times the port went down
+	closed     atomic.Bool
+	capture    *capture.Capture // nil: none
 }
 
 // NewDevice makes a device. EINVAL: the configuration lacks something.
@@ -80,6 +87,7 @@ func NewDevice(cfg Config) (*Device, error) {
 		c.limit = limit
 	}
 	d.eng.Start()
+	d.follow()
 	return d, nil
 }
 
@@ -123,9 +131,13 @@ func (d *Device) QueryPort(p uint8) (ib.PortAttr, error) {
 	if err := checkPort(p); err != nil {
 		return ib.PortAttr{}, err
 	}
+	if err := d.alive(); err != nil {
+		return ib.PortAttr{}, err
+	}
+	state, phys := d.portState()
 	pkey, qkey := d.eng.Violations()
 	return ib.PortAttr{
-		State: ib.PortActive, PhysState: ib.PhysLinkUp,
+		State: state, PhysState: phys,
 		MaxMTU: ib.MTU4096, ActiveMTU: d.activeMTU(),
 		GIDTblLen: gidTableLen, PKeyTblLen: pkeyTableLen, MaxMsgSz: ib.MaxMsgSize,
 		LinkLayer: ib.LinkEthernet, ActiveWidth: 1, ActiveSpeed: 32, CapFlags: portCapIPBasedGID,
@@ -135,11 +147,14 @@ func (d *Device) QueryPort(p uint8) (ib.PortAttr, error) {
 
 // activeMTU is the port's active MTU as Linux's rdma_rxe reckons it, which counts
 // 80 bytes of headers. checkPathMTU knows the one packet that may be longer.
-func (d *Device) activeMTU() ib.MTU { return ib.MTUFromLink(d.cfg.LinkMTU) }
+func (d *Device) activeMTU() ib.MTU { return ib.MTUFromLink(d.linkMTU()) }
 
 // GIDEntry implements driver.Device.
 func (d *Device) GIDEntry(p uint8, index int) (ib.GIDEntry, error) {
 	if err := checkPort(p); err != nil {
+		return ib.GIDEntry{}, err
+	}
+	if err := d.alive(); err != nil {
 		return ib.GIDEntry{}, err
 	}
 	return d.gids.entry(index)
@@ -148,6 +163,9 @@ func (d *Device) GIDEntry(p uint8, index int) (ib.GIDEntry, error) {
 // PKey implements driver.Device.
 func (d *Device) PKey(p uint8, index int) (ib.PKey, error) {
 	if err := checkPort(p); err != nil {
+		return 0, err
+	}
+	if err := d.alive(); err != nil {
 		return 0, err
 	}
 	if index < 0 || index >= pkeyTableLen {
@@ -205,6 +223,9 @@ func (d *Device) Close() error {
 	if d.closed.Swap(true) {
 		return nil
 	}
+	if d.unfollow != nil {
+		d.unfollow()
+	}
 	d.eng.Close()
 	d.eng.Quiesce()
 	err := d.cfg.Port.Close()
@@ -225,6 +246,9 @@ type counter struct {
 func (c *counter) add(d *Device, what string) error {
 	if d.closed.Load() {
 		return fmt.Errorf("%s: %w", what, shard.ErrClosed)
+	}
+	if d.gone.Load() {
+		return fmt.Errorf("%s: %w", what, errGone)
 	}
 	if c.n.Add(1) > c.limit {
 		c.n.Add(-1)

@@ -30,6 +30,11 @@ func (q *qp) Modify(attr *ib.QPAttr, mask ib.QPAttrMask) error {
 	if mask&ib.QPAttrState != 0 {
 		to = attr.QPState
 	}
+	if to != ib.QPStateErr && to != ib.QPStateReset {
+		if err := q.dev.alive(); err != nil {
+			return err
+		}
+	}
 	if err := ib.CheckTransition(q.Type, from, to, mask); err != nil {
 		return err
 	}
@@ -79,7 +84,7 @@ func (q *qp) checkValues(a *ib.QPAttr, mask ib.QPAttrMask) error {
 		return bad("QPAccessFlags", a.QPAccessFlags, "remote rights only")
 	case has(ib.QPAttrPathMTU) && a.PathMTU > active:
 		// A path MTU beyond the link's would lose every full packet: DF is set.
-		return bad("PathMTU", a.PathMTU.Bytes(), fmt.Sprintf("at most the port's active MTU %d (the link's MTU is %d)", active.Bytes(), q.dev.cfg.LinkMTU))
+		return bad("PathMTU", a.PathMTU.Bytes(), fmt.Sprintf("at most the port's active MTU %d (the link's MTU is %d)", active.Bytes(), q.dev.linkMTU()))
 	case has(ib.QPAttrMaxRDAtomic) && a.MaxRDAtomic > maxRDAtomic:
 		return bad("MaxRDAtomic", a.MaxRDAtomic, fmt.Sprintf("at most %d", maxRDAtomic))
 	case has(ib.QPAttrMaxDestRDAtomic) && a.MaxDestRDAtomic > maxRDAtomic:
@@ -107,9 +112,9 @@ const longest6 = 84
 // link although the active MTU says so: over IPv6, at link MTUs 80 to 83 bytes
 // above it. The packet would vanish, since it may not be fragmented.
 func (d *Device) checkPathMTU(m ib.MTU, flow *pkt.Flow) error {
-	if flow.Is6() && !onHost(flow) && m.Bytes()+longest6 > d.cfg.LinkMTU {
+	if flow.Is6() && !onHost(flow) && m.Bytes()+longest6 > d.linkMTU() {
 		return invalid("PathMTU", "%d needs a link MTU of %d over IPv6, the link has %d; use a smaller one",
-			m.Bytes(), m.Bytes()+longest6, d.cfg.LinkMTU)
+			m.Bytes(), m.Bytes()+longest6, d.linkMTU())
 	}
 	return nil
 }
@@ -120,6 +125,7 @@ func (d *Device) checkPathMTU(m ib.MTU, flow *pkt.Flow) error {
 func (d *Device) listenAll() error {
 	var first error
 	open := 0
+	d.listening.Store(true) // before the look: what is added later is opened then
 	for _, a := range d.gids.all() {
 		if _, err := d.localIndex(a); err != nil {
 			d.log.Warn("address left out", "device", d.cfg.Name, "addr", a, "err", err)
@@ -144,6 +150,9 @@ func (q *qp) apply(from, to ib.QPState, a *ib.QPAttr, mask ib.QPAttrMask, flow *
 	e := q.sh.LockFor(&q.QP)
 	defer func() { *news = q.sh.Release(&q.QP) }()
 	switch {
+	case to != ib.QPStateErr && to != ib.QPStateReset && q.dev.gone.Load():
+		// Looked at under the lock: the device's queue pairs are all in Err, or will be.
+		return errGone
 	case q.State != from && to == from && mask&ib.QPAttrState == 0:
 		return fmt.Errorf("queue pair went to %v meanwhile: %w", q.State, syscall.EINVAL)
 	case q.State != from && to != ib.QPStateErr && to != ib.QPStateReset:
@@ -166,6 +175,9 @@ func (q *qp) apply(from, to ib.QPState, a *ib.QPAttr, mask ib.QPAttrMask, flow *
 	}
 	if mask&ib.QPAttrPathMTU != 0 {
 		q.MTU = a.PathMTU.Bytes()
+	}
+	if q.Type == ib.UD && to == ib.QPStateRTR {
+		q.MTU = q.dev.activeMTU().Bytes() // the port's, which may have changed since (case 75)
 	}
 	q.State = to
 	q.Service.Modified(e, from, mask)

@@ -110,6 +110,9 @@ func (d *Device) vanish() {
 
 // raise gives the application an event of the device.
 func (d *Device) raise(t ib.EventType) {
+	if t == ib.EventPortErr {
+		d.linkDowned.Add(1)
+	}
 	if s := d.events.Load(); s != nil && *s != nil {
 		(*s)(t)
 	}
