@@ -22,6 +22,9 @@ type Context struct {
 func newContext(d *Device, dev driver.Device) *Context {
 	c := &Context{device: d, dev: dev}
 	c.events.init()
+	if r, ok := dev.(driver.Remover); ok {
+		c.events.over = r.Removed()
+	}
 	dev.Events(func(t ib.EventType) {
 		e := &AsyncEvent{Type: t}
 		switch t {
@@ -45,7 +48,22 @@ func (c *Context) check(op string) error {
 	if !c.alive() {
 		return opErr(op, errDeviceClosed)
 	}
+	if c.Removed() {
+		return opErr(op, errDeviceGone)
+	}
 	return nil
+}
+
+// Removed reports whether the device has gone away under the program, which
+// ib.EventDeviceFatal told: then calls that need it fail with EIO, queue pairs
+// are in ERR and their work is flushed. Objects can be destroyed as ever.
+func (c *Context) Removed() bool {
+	select {
+	case <-c.events.over: // nil, which blocks, where a device cannot go away
+		return true
+	default:
+		return false
+	}
 }
 
 // QueryDevice tells the device's limits and abilities (ibv_query_device).

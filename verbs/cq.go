@@ -24,14 +24,15 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	}
 	ch := &CompChannel{ctx: c}
 	ch.events.init()
+	ch.events.over = c.events.over
 	return ch, nil
 }
 
 // GetCQEvent waits for the next notification and returns the completion queue
 // that it is from (ibv_get_cq_event). Every notification is delivered, in order,
 // however many come before somebody asks. Each is to be acknowledged with
-// CQ.AckEvents. It fails with ctx's error, or net.ErrClosed when the channel is
-// destroyed.
+// CQ.AckEvents. It fails with ctx's error, with EIO when the device went away and
+// there are no more, or with net.ErrClosed when the channel is destroyed.
 //
 // The loop that loses nothing: get the event, acknowledge it, ReqNotify, then
 // Poll until the queue is empty.

@@ -45,13 +45,18 @@ func (q *QP) Drain(ctx context.Context, handle func([]WC)) error {
 			return opErr(op, err)
 		}
 	}
+	if q.init.SendCQ == nil {
+		return nil // an XRC target: what it received is in other queues
+	}
 	if q.init.Type == ib.UD && !d.sendOut {
-		ah, err := q.pd.loopAH()
-		if err != nil {
-			return err
+		if ah, err := q.pd.loopAH(); err == nil {
+			defer ah.Destroy()
+			d.ah = ah
+		} else {
+			// The device is gone or has no address at the moment: no marker can be
+			// posted. What was posted is flushed since the move to ERR.
+			d.sendOut, d.noMark = true, true
 		}
-		defer ah.Destroy()
-		d.ah = ah
 	}
 	return opErr(op, d.run(ctx))
 }
@@ -64,6 +69,7 @@ type drain struct {
 
 	sendIn, recvIn   bool // the marker is posted
 	sendOut, recvOut bool // the marker came out, or the queue has none
+	noMark           bool // sends have no marker: their queue is polled until it is empty
 	buf              [32]WC
 }
 
@@ -77,14 +83,14 @@ func (d *drain) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if q.init.RecvCQ != q.init.SendCQ {
+		if q.init.RecvCQ != nil && q.init.RecvCQ != q.init.SendCQ {
 			m, err := d.poll(q.init.RecvCQ)
 			if err != nil {
 				return err
 			}
 			n += m
 		}
-		if d.sendOut && d.recvOut {
+		if d.sendOut && d.recvOut && (n == 0 || !d.noMark) {
 			return nil
 		}
 		if n > 0 {

@@ -67,7 +67,11 @@ var (
 	errChannelClosed error = &closedError{"completion channel", syscall.EINVAL}
 	errSRQClosed     error = &closedError{"shared receive queue", syscall.EINVAL}
 	errQPClosed      error = &closedError{"queue pair", syscall.EINVAL}
+	errXRCDClosed    error = &closedError{"XRC domain", syscall.EINVAL}
 )
+
+// errDeviceGone tells that the device has gone away while it was open.
+var errDeviceGone = fmt.Errorf("device was removed: %w", syscall.EIO)
 
 // opErr wraps a provider's error; nil stays nil. Where the error names a parameter
 // (method Parameter), so does the result.

@@ -35,7 +35,9 @@ func (e *AsyncEvent) String() string { return e.Type.String() }
 
 // GetAsyncEvent waits for the next asynchronous event (ibv_get_async_event). It
 // fails with ctx's error, or, once the device is closed, with net.ErrClosed,
-// which is EIO too. Every event must be acknowledged.
+// which is EIO too. A device that went away gives its last events, then EIO
+// alone. With a context that is done already it does not wait. Every event must
+// be acknowledged.
 func (c *Context) GetAsyncEvent(ctx context.Context) (*AsyncEvent, error) {
 	e, err := c.events.pop(ctx, errDeviceClosed)
 	if err != nil {

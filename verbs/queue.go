@@ -62,8 +62,9 @@ func (l *ledger) wait(ctx context.Context) error {
 type eventQueue[T any] struct {
 	mu     sync.Mutex
 	list   []queued[T]
-	wake   chan struct{} // holds a token while list is not empty and nobody was told
-	stop   chan struct{} // closed by close
+	wake   chan struct{}   // holds a token while list is not empty and nobody was told
+	stop   chan struct{}   // closed by close
+	over   <-chan struct{} // closed when nothing more will happen; nil: never
 	closed bool
 }
 
@@ -96,8 +97,10 @@ func (q *eventQueue[T]) signal() {
 }
 
 // pop takes the oldest event and enters it as got, in one step, so that muting
-// sees it either here or in the ledger. errClosed is the error once closed.
+// sees it either here or in the ledger. errClosed is the error once closed. When
+// nothing more will happen, what there is is still given, then errDeviceGone.
 func (q *eventQueue[T]) pop(ctx context.Context, errClosed error) (v T, err error) {
+	over := false
 	for {
 		q.mu.Lock()
 		if q.closed {
@@ -119,11 +122,21 @@ func (q *eventQueue[T]) pop(ctx context.Context, errClosed error) (v T, err erro
 			return e.v, nil
 		}
 		q.mu.Unlock()
+		if over { // and the list was empty since then
+			return v, errDeviceGone
+		}
 		select {
 		case <-q.wake:
 		case <-q.stop:
+		case <-q.over:
+			over = true
 		case <-ctx.Done():
-			return v, ctx.Err()
+			select {
+			case <-q.over: // goes before: asking again would be of no use
+				over = true
+			default:
+				return v, ctx.Err()
+			}
 		}
 	}
 }
