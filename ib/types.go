@@ -489,17 +489,19 @@ type DeviceAttr struct {
 	AtomicCap        AtomicCap
 	MaxMW            int
 	MaxMcastGrp      int
-	MaxMcastQPAttach int
-	MaxAH            int
-	MaxSRQ           int
-	MaxSRQWR         int
-	MaxSRQSGE        int
-	MaxPKeys         int
-	MaxInlineData    int
-	LocalCAAckDelay  uint8
-	PhysPortCnt      uint8
-	DeviceCapFlags   uint64
-	ODP              bool // on-demand paging: never offered by a software device
+	MaxMcastQPAttach int // queue pairs of a group
+	// MaxTotalMcastQPAttach is the number of queue pairs in groups, summed over the groups.
+	MaxTotalMcastQPAttach int
+	MaxAH                 int
+	MaxSRQ                int
+	MaxSRQWR              int
+	MaxSRQSGE             int
+	MaxPKeys              int
+	MaxInlineData         int
+	LocalCAAckDelay       uint8
+	PhysPortCnt           uint8
+	DeviceCapFlags        uint64
+	ODP                   bool // on-demand paging: never offered by a software device
 }
 
 // PortAttr is what query_port tells (struct ibv_port_attr).

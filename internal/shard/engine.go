@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -45,6 +46,7 @@ type Engine struct {
 	skew      atomic.Int64
 	rxStats   transport.Stats // drops before a shard is known
 	pkt       transport.Packet
+	groups    map[netip.Addr][]seat // multicast
 	rxDeliver transport.Deliveries
 
 	deliveries sync.Pool

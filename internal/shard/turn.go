@@ -81,14 +81,12 @@ func (e *Engine) datagram(now int64, s *Shard, d *pkt.Datagram) *Shard {
 			if path == nil {
 				path = e.peers.path(d)
 			}
-			if m.sh != s {
-				if s != nil {
-					s.end(&e.rxDeliver)
-				}
-				s = m.sh
-				s.turn = e.turns
-				s.begin(now)
+			if m == everyone {
+				s = e.multicast(now, s, path, seg, id, d)
+				id++
+				continue
 			}
+			s = e.enter(now, s, m.sh)
 			if m.gone { // removed between the look-up and the lock
 				e.rxStats.DropNoQP++
 			} else if e.check(s, m.qp, path, seg, id, d) {
@@ -100,6 +98,20 @@ func (e *Engine) datagram(now int64, s *Shard, d *pkt.Datagram) *Shard {
 		}
 		id++
 	}
+	return s
+}
+
+// enter ends the step of the shard that is locked, nil if none is, and begins
+// one of another, unless it is the same.
+func (e *Engine) enter(now int64, locked, s *Shard) *Shard {
+	if s == locked {
+		return s
+	}
+	if locked != nil {
+		locked.end(&e.rxDeliver)
+	}
+	s.turn = e.turns
+	s.begin(now)
 	return s
 }
 
@@ -126,13 +138,14 @@ func (e *Engine) parse(seg []byte, d *pkt.Datagram) *member {
 		// queue pair, once the packet proved to be its peer's and intact.
 	}
 	n := ib.QPN(e.pkt.BTH.DestQP())
+	if n == ib.QPNMulticast || d.Dst.IsMulticast() {
+		return e.toGroup(n, d)
+	}
 	m := e.qps.find(n)
 	if m == nil {
 		switch n {
 		case ib.QPNGSI:
 			st.DropGSI++
-		case ib.QPNMulticast:
-			st.DropMulticast++
 		default:
 			st.DropNoQP++
 		}
@@ -146,7 +159,11 @@ func (e *Engine) parse(seg []byte, d *pkt.Datagram) *member {
 func (e *Engine) check(s *Shard, q *transport.QP, path *peerPath, seg []byte, id uint16, d *pkt.Datagram) bool {
 	st := &q.Stats
 	if e.pkt.Op.Transport() != transportOf(q.Type) {
-		st.DropTransport++
+		if e.pkt.Op == roce.OpCNP {
+			st.CNPIgnored++
+		} else {
+			st.DropTransport++
+		}
 		return false
 	}
 	if q.Type != ib.UD {
@@ -160,6 +177,11 @@ func (e *Engine) check(s *Shard, q *transport.QP, path *peerPath, seg []byte, id
 			return false
 		}
 	}
+	return e.intact(st, s.env.Now, path, seg, id, d)
+}
+
+// intact verifies the ICRC of the packet in e.pkt and completes it.
+func (e *Engine) intact(st *transport.Stats, now int64, path *peerPath, seg []byte, id uint16, d *pkt.Datagram) bool {
 	switch {
 	case d.IDKnown || path.Is6():
 		if !path.Check(seg, id) {
@@ -172,7 +194,7 @@ func (e *Engine) check(s *Shard, q *transport.QP, path *peerPath, seg []byte, id
 			st.DropICRC++
 			return false
 		}
-		if !path.peer.ids.PlausibleAt(s.env.Now, id) {
+		if !path.peer.ids.PlausibleAt(now, id) {
 			st.DropID++
 			return false
 		}

@@ -56,20 +56,22 @@ type Stats struct {
 	DropNoQP      uint64 `counter:"drop_no_qp" scope:"device"`     // no such queue pair
 	DropSource    uint64 `counter:"drop_source"`                   // not from the peer's address
 	DropTransport uint64 `counter:"drop_transport"`                // service of the opcode is not that of the queue pair
+	CNPIgnored    uint64 `counter:"rp_cnp_ignored"`                // congestion notifications: the window is ruled by loss alone
 	DropPKey      uint64 `counter:"drop_pkey"`                     // another partition
 	DropGSI       uint64 `counter:"drop_gsi" scope:"device"`       // for queue pair 1 while nobody serves it
 	DropMulticast uint64 `counter:"drop_multicast" scope:"device"` // to a group that no queue pair is attached to
 	// Drops by a queue pair.
-	DropState      uint64 `counter:"drop_state"`      // below RTR, or in error
-	DropQKey       uint64 `counter:"drop_qkey"`       // datagram with another Q_Key
-	DropNoRecv     uint64 `counter:"drop_no_recv"`    // datagram without a receive posted
-	DropLength     uint64 `counter:"drop_length"`     // datagram longer than the receive buffer, or wrong length
-	DropSequence   uint64 `counter:"drop_sequence"`   // UC: out of sequence
-	DropAccess     uint64 `counter:"drop_access"`     // UC: no right to write there
-	DropStale      uint64 `counter:"drop_stale"`      // response that nobody waits for
-	DropDuplicate  uint64 `counter:"drop_duplicate"`  // duplicate READ/atomic without a saved entry
-	DropRNRWait    uint64 `counter:"drop_after_nak"`  // after a NAK, until the expected PSN comes
-	DropInvalidate uint64 `counter:"drop_invalidate"` // SEND that asks to invalidate a key that cannot be
+	DropState      uint64 `counter:"drop_state"`         // below RTR, or in error
+	DropQKey       uint64 `counter:"drop_qkey"`          // datagram with another Q_Key
+	DropNoRecv     uint64 `counter:"drop_no_recv"`       // datagram without a receive posted
+	DropLength     uint64 `counter:"drop_length"`        // datagram longer than the receive buffer, or wrong length
+	DropSequence   uint64 `counter:"drop_sequence"`      // UC: out of sequence
+	DropAccess     uint64 `counter:"drop_access"`        // UC: no right to write there
+	DropStale      uint64 `counter:"drop_stale"`         // response that nobody waits for
+	DropDuplicate  uint64 `counter:"drop_duplicate"`     // duplicate READ/atomic without a saved entry
+	DropRNRWait    uint64 `counter:"drop_after_nak"`     // after a NAK, until the expected PSN comes
+	DropInvalidate uint64 `counter:"drop_invalidate"`    // SEND that asks to invalidate a key that cannot be
+	DropOwn        uint64 `counter:"drop_own_multicast"` // to a group, by the queue pair itself, which does not want that
 }
 
 // sendFailed counts a send request that completes with an error.

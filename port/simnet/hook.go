@@ -14,6 +14,7 @@ type Event struct {
 	Err       error
 	Src       netip.AddrPort
 	Dst       netip.Addr
+	To        netip.Addr // Dst, or of whom in the group Dst this copy is for
 	Now       int64
 	ID        uint16 // IP identification
 	TOS       uint8

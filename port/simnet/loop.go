@@ -93,9 +93,12 @@ func (n *Net) RunFor(d int64) {
 
 // arrive puts a datagram into its port's queue.
 func (n *Net) arrive(k *packet) {
-	p := k.dst.owner
+	p := k.to
+	if p == nil {
+		p = k.dst.owner
+	}
 	switch {
-	case p == nil:
+	case p == nil || p.closed:
 		n.stats.NoHost++
 	case p.queue.n >= p.cfg.Queue || p.cfg.RecvBuf > 0 && p.queued+truesize(k) > p.cfg.RecvBuf:
 		n.stats.Overflowed++

@@ -36,6 +36,7 @@ type Net struct {
 	hosts  map[netip.Addr]*host
 	routes map[pair]*route
 	def    Link
+	groups map[netip.Addr][]member
 	stats  Stats
 
 	filters  []*func(*Event) Verdict
@@ -51,6 +52,7 @@ func New(seed uint64) *Net {
 		rng:    rng{seed},
 		hosts:  map[netip.Addr]*host{},
 		routes: map[pair]*route{},
+		groups: map[netip.Addr][]member{},
 		def:    Link{Delay: 2000},
 	}
 }
@@ -74,10 +76,24 @@ func (n *Net) After(d int64, f func()) { n.schedule(n.now+max(d, 0), nil, f) }
 
 // Inject delivers a UDP payload now, as if src had sent it, whatever the
 // condition of the link. The network copies it; id is the IP identification.
+// To a group it is delivered to each member.
 func (n *Net) Inject(src netip.AddrPort, dst netip.Addr, payload []byte, id uint16) {
+	if dst = dst.Unmap(); !dst.IsMulticast() {
+		n.inject(src, n.host(dst), payload, id, nil)
+		return
+	}
+	for i := range n.groups[dst] {
+		n.inject(src, n.groups[dst][i].at, payload, id, &n.groups[dst][i])
+	}
+}
+
+func (n *Net) inject(src netip.AddrPort, dst *host, payload []byte, id uint16, m *member) {
 	k := n.pool.get(len(payload))
 	copy(k.data, payload)
-	k.src, k.dst, k.id, k.tos, k.ttl = src, n.host(dst), id, 0, 64
+	k.src, k.dst, k.id, k.tos, k.ttl = src, dst, id, 0, defaultTTL
+	if m != nil {
+		k.to, k.group = m.port, m.group
+	}
 	n.stats.Sent++
 	if len(n.sniffers) > 0 {
 		n.decode(k, nil)
@@ -95,7 +111,7 @@ func (n *Net) schedule(at int64, k *packet, f func()) {
 
 // decode prepares the event that hooks see.
 func (n *Net) decode(k *packet, r *route) {
-	n.ev = Event{Src: k.src, Dst: k.dst.addr, Now: n.now, ID: k.id, TOS: k.tos, Count: n.stats.Sent - 1}
+	n.ev = Event{Src: k.src, Dst: k.destination(), To: k.dst.addr, Now: n.now, ID: k.id, TOS: k.tos, Count: n.stats.Sent - 1}
 	n.ev.Err = roce.Parse(k.data, &n.ev.Packet)
 	n.ev.B = k.data
 	if r != nil {
@@ -151,7 +167,7 @@ func (n *Net) transmit(r *route, k *packet) {
 		n.stats.Duplicated++
 		c := n.pool.get(len(k.data))
 		copy(c.data, k.data)
-		c.src, c.dst, c.id, c.tos, c.ttl = k.src, k.dst, k.id, k.tos, k.ttl
+		c.src, c.dst, c.to, c.group, c.id, c.tos, c.ttl = k.src, k.dst, k.to, k.group, k.id, k.tos, k.ttl
 		n.schedule(at+n.rng.below(l.reorderBy()), c, nil)
 	}
 	n.schedule(at, k, nil)
@@ -179,7 +195,7 @@ func (n *Net) fate(r *route, l *Link, k *packet, v *Verdict) (fate Fate, at int6
 	case v.Drop || n.rng.chance(l.Loss):
 		n.stats.Lost++
 		return Lost, 0
-	case r.dst.owner == nil:
+	case k.to == nil && r.dst.owner == nil:
 		n.stats.NoHost++
 		return NoHost, 0
 	}

@@ -108,6 +108,10 @@ func (p *Port) Send(b *pkt.Tx) {
 			p.stats.TxErrors++
 			continue
 		}
+		if m.Flow.Dst().IsMulticast() {
+			p.sendGroup(m, b.Frags[m.First:m.First+m.Count])
+			continue
+		}
 		r, ok := m.Flow.Port.(*route)
 		if !ok || r.net != p.net || r.src.addr != m.Flow.Src() || r.dst.addr != m.Flow.Dst() {
 			r = p.net.route(m.Flow.Src(), m.Flow.Dst())
@@ -117,13 +121,14 @@ func (p *Port) Send(b *pkt.Tx) {
 			p.stats.TxErrors++
 			continue
 		}
-		p.split(r, m, b.Frags[m.First:m.First+m.Count])
+		p.split(r, m, b.Frags[m.First:m.First+m.Count], nil)
 	}
 }
 
-// split sends the segments of one message. Memory that has vanished ends it, as
-// EFAULT from the kernel would: nothing of the message is sent after.
-func (p *Port) split(r *route, m *pkt.Msg, frags [][]byte) {
+// split sends the segments of one message, to a member of a group if to is not
+// nil. Memory that has vanished ends it, as EFAULT from the kernel would: nothing
+// of the message is sent after.
+func (p *Port) split(r *route, m *pkt.Msg, frags [][]byte, to *member) {
 	left := m.Bytes
 	var frag []byte
 	for seg := 0; left > 0; seg++ {
@@ -152,8 +157,12 @@ func (p *Port) split(r *route, m *pkt.Msg, frags [][]byte) {
 			k.ttl = defaultTTL
 		}
 		k.id = p.identify(m, seg)
-		p.stats.TxPackets++
-		p.stats.TxBytes += uint64(len(k.data))
+		if to != nil {
+			k.to, k.group = to.port, to.group
+		} else {
+			p.stats.TxPackets++
+			p.stats.TxBytes += uint64(len(k.data))
+		}
 		p.net.transmit(r, k)
 	}
 }
@@ -181,8 +190,11 @@ func (p *Port) Recv(b *pkt.Rx) int {
 		k := p.take()
 		d := &b.Dgrams[got]
 		*d = pkt.Datagram{
-			Data: k.data, SegSize: len(k.data), Src: k.src, Dst: k.dst.addr, Local: k.dst.local,
+			Data: k.data, SegSize: len(k.data), Src: k.src, Dst: k.destination(), Local: k.dst.local,
 			TOS: k.tos, TTL: k.ttl,
+		}
+		if k.to != nil {
+			d.Local = -1
 		}
 		if !p.cfg.HideID {
 			d.ID, d.IDKnown = k.id, true
@@ -206,7 +218,7 @@ func (p *Port) coalesce(d *pkt.Datagram, k *packet, slot int) {
 	segs, last := 1, k
 	for p.queue.n > 0 && segs < 64 {
 		q := p.queue.peek()
-		if q.src != k.src || q.dst != k.dst || q.tos != k.tos || q.ttl != k.ttl ||
+		if q.src != k.src || q.dst != k.dst || q.group != k.group || q.tos != k.tos || q.ttl != k.ttl ||
 			len(q.data) > d.SegSize || len(last.data) != d.SegSize || len(d.Data)+len(q.data) > groBytes ||
 			!p.cfg.HideID && !k.dst.addr.Is6() && q.id != last.id+1 || !p.net.rng.chance(p.cfg.GRO) {
 			return
@@ -272,6 +284,7 @@ func (p *Port) Close() error {
 		h.owner = nil
 	}
 	p.locals = nil
+	p.net.leaveAll(p)
 	p.turn = nil
 	p.net.ports = without(p.net.ports, p)
 	return nil

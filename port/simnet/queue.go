@@ -9,6 +9,8 @@ type packet struct {
 	class int // of the free list it goes back to
 	src   netip.AddrPort
 	dst   *host
+	to    *Port      // a copy to a member of a group; nil: to dst's owner
+	group netip.Addr // the destination of such a copy
 	id    uint16
 	tos   uint8
 	ttl   uint8
@@ -93,7 +95,7 @@ func (p *pool) get(n int) *packet {
 
 func (p *pool) put(k *packet) {
 	p.out--
-	k.dst = nil
+	k.dst, k.to, k.group = nil, nil, netip.Addr{}
 	p.free[k.class] = append(p.free[k.class], k)
 }
 

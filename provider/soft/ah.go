@@ -96,7 +96,7 @@ func (d *Device) checkAH(a *ib.AHAttr) (src, dst netip.Addr, err error) {
 		return src, dst, invalid("AHAttr.SGIDIndex", "%d is %s, the destination %s: both must be IPv4 or both IPv6",
 			a.SGIDIndex, src, dst)
 	}
-	if dst.Is6() && dst.IsLinkLocalUnicast() {
+	if dst.Is6() && (dst.IsLinkLocalUnicast() || dst.IsLinkLocalMulticast() || dst.IsInterfaceLocalMulticast()) {
 		zone := src.Zone()
 		if zone == "" {
 			zone = d.cfg.NetDev
@@ -115,6 +115,11 @@ func (d *Device) flow(a *ib.AHAttr, key uint32) (*pkt.Flow, error) {
 	local, err := d.localIndex(src)
 	if err != nil {
 		return nil, err
+	}
+	if dst.IsMulticast() {
+		if err := d.reach(local, dst.WithZone("")); err != nil {
+			return nil, err
+		}
 	}
 	f := &pkt.Flow{Local: local, To: netip.AddrPortFrom(dst, roce.Port), TClass: a.TrafficClass, HopLimit: a.HopLimit}
 	udpPort := uint16(roce.Port)

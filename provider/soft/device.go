@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -32,6 +33,11 @@ type Device struct {
 	rnd   *rand.Rand
 
 	pds, cqs, qps, srqs, ahs counter
+	xrcds                    xrcTable
+	srqNum                   atomic.Uint32
+	mcast                    mcastTable
+	events                   atomic.Pointer[driver.EventSink]
+	linkDowned               atomic.Uint64 // times the port went down
 
 	link      atomic.Pointer[Netdev] // what the interface is now
 	gone      atomic.Bool            // it was removed
@@ -39,11 +45,8 @@ type Device struct {
 	listening atomic.Bool            // every address of the table is open
 	unfollow  func()                 // ends Config.Watch; nil: there is nothing to end
 
-	srqNum     atomic.Uint32
-	events     atomic.Pointer[driver.EventSink]
-	linkDowned atomic.Uint64 // times the port went down
-	closed     atomic.Bool
-	capture    *capture.Capture // nil: none
+	closed  atomic.Bool
+	capture *capture.Capture // nil: none
 }
 
 // NewDevice makes a device. EINVAL: the configuration lacks something.
@@ -79,11 +82,12 @@ func NewDevice(cfg Config) (*Device, error) {
 	}
 	d.gids.set(cfg)
 	d.table = mem.NewTable(maxMR, d.random())
+	d.table.SetPersister(os.Getpagesize(), persister())
 	d.eng = shard.NewEngine(shard.Config{
 		Port: cfg.Port, Mem: d.table, Clock: cfg.Clock, Shards: cfg.Shards, Manual: cfg.Manual,
 		Trace: cfg.Trace,
 	})
-	for c, limit := range map[*counter]int64{&d.pds: maxPD, &d.cqs: maxCQ, &d.qps: maxQP, &d.srqs: maxSRQ, &d.ahs: maxAH} {
+	for c, limit := range map[*counter]int64{&d.pds: maxPD, &d.cqs: maxCQ, &d.qps: maxQP, &d.srqs: maxSRQ, &d.ahs: maxAH, &d.xrcds.counter: maxXRCD} {
 		c.limit = limit
 	}
 	d.eng.Start()
@@ -115,7 +119,8 @@ func (d *Device) Query() ib.DeviceAttr {
 		MaxQPRDAtom: maxRDAtomic, MaxQPInitRDAtom: maxRDAtomic, AtomicCap: ib.AtomicHCA,
 		MaxAH: maxAH, MaxSRQ: maxSRQ, MaxSRQWR: maxSRQWR, MaxSRQSGE: maxSGE,
 		MaxPKeys: pkeyTableLen, MaxInlineData: maxInline, LocalCAAckDelay: ackDelay,
-		PhysPortCnt: 1, DeviceCapFlags: deviceCapFlags,
+		PhysPortCnt: 1, DeviceCapFlags: deviceCapFlags | d.extendedCaps(),
+		MaxMcastGrp: maxMcastGrp, MaxMcastQPAttach: maxMcastQPAttach, MaxTotalMcastQPAttach: maxTotalMcastQPAttach,
 	}
 }
 
@@ -204,6 +209,7 @@ func (d *Device) Leaks() error {
 		{"queue pairs", d.qps.n.Load()},
 		{"shared receive queues", d.srqs.n.Load()},
 		{"address handles", d.ahs.n.Load()},
+		{"XRC domains", d.xrcds.n.Load()},
 		{"memory regions", int64(d.table.Len())},
 	} {
 		if c.n != 0 {

@@ -94,7 +94,7 @@ func (p *Provider) Open(_ context.Context, name string) (driver.Device, error) {
 		return nil, fmt.Errorf("no device %s (there are: %s): %w", name, strings.Join(names, ", "), syscall.ENODEV)
 	}
 	cfg := cfgs[i]
-	if cfg.Port, err = udp.Open(udp.Config{}); err != nil {
+	if cfg.Port, err = udp.Open(udp.Config{IfIndex: cfg.IfIndex}); err != nil {
 		return nil, err
 	}
 	d, err := NewDevice(cfg)

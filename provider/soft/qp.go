@@ -25,14 +25,25 @@ type qp struct {
 	rcq    *cq
 	limits queue.Limits
 	cap    ib.QPCap
+	ece    ib.ECE // under mu
 
 	mu     sync.Mutex // serializes modify and destroy
-	dead   bool       // under the shard's lock
-	pieces [][]byte   // scratch of inline posts, under the shard's lock
+	mcast  mcastQP
+	dead   bool     // under the shard's lock
+	pieces [][]byte // scratch of inline posts, under the shard's lock
 }
 
 // CreateQP implements driver.Device.
 func (d *Device) CreateQP(p driver.PD, attr *driver.QPInitAttr, ev driver.EventSink) (driver.QP, error) {
+	switch {
+	case attr.Type == ib.XRCRecv:
+		return d.createTarget(attr, ev)
+	case attr.XRCD != nil:
+		return nil, invalid("XRCD", "is for queue pairs of type XRC_RECV")
+	case attr.Type == ib.XRCSend:
+		// There is no receive side: whatever stands here is ignored.
+		attr.RecvCQ, attr.SRQ, attr.Cap.MaxRecvWR, attr.Cap.MaxRecvSGE = attr.SendCQ, nil, 0, 0
+	}
 	q := &qp{dev: d}
 	var err error
 	if q.pd, err = d.pdOf(p); err != nil {
@@ -48,13 +59,16 @@ func (d *Device) CreateQP(p driver.PD, attr *driver.QPInitAttr, ev driver.EventS
 		if q.srq, err = d.srqOf(attr.SRQ); err != nil {
 			return nil, err
 		}
+		if q.srq.xrc != nil {
+			return nil, invalid("SRQ", "is one for XRC")
+		}
 	}
 	if err = checkCap(&attr.Cap, q.srq != nil); err != nil {
 		return nil, err
 	}
 	switch attr.Type {
-	case ib.RC, ib.UC, ib.UD:
-	case ib.RawPacket, ib.XRCSend, ib.XRCRecv, ib.Driver:
+	case ib.RC, ib.UC, ib.UD, ib.XRCSend:
+	case ib.RawPacket, ib.Driver:
 		return nil, notOffered("Type", fmt.Sprintf("%v is not offered", attr.Type))
 	default:
 		return nil, invalid("Type", "%d is unknown", attr.Type)
@@ -70,6 +84,7 @@ func (d *Device) CreateQP(p driver.PD, attr *driver.QPInitAttr, ev driver.EventS
 	q.SQ = queue.NewSQ(int(attr.Cap.MaxSendWR), int(attr.Cap.MaxSendSGE), int(attr.Cap.MaxInlineData))
 	q.SendCQ, q.RecvCQ, q.Events, q.MTU = q.scq.q, q.rcq.q, ev, d.activeMTU().Bytes()
 	q.SQ.SigAll = attr.SQSigAll
+	q.mcast.blockSelf = attr.BlockSelfMcastLB
 	if q.srq != nil {
 		q.RQ, q.Shared, q.SRQEvents = q.srq.q, true, q.srq.events
 		attr.Cap.MaxRecvWR, attr.Cap.MaxRecvSGE = 0, 0
@@ -80,20 +95,26 @@ func (d *Device) CreateQP(p driver.PD, attr *driver.QPInitAttr, ev driver.EventS
 	}
 	attr.Cap.MaxSendWR = uint32(q.SQ.Cap())
 	q.cap = attr.Cap
-	q.limits = queue.Limits{MaxSGE: int(attr.Cap.MaxSendSGE), MaxInline: int(attr.Cap.MaxInlineData), Ops: queue.OpsBase}
+	q.limits = queue.Limits{MaxSGE: int(attr.Cap.MaxSendSGE), MaxInline: int(attr.Cap.MaxInlineData), Ops: queue.OpsBase | queue.OpsExtended}
 	switch attr.Type {
-	case ib.RC:
+	case ib.RC, ib.XRCSend:
 		rc.New(&q.QP)
 	case ib.UC:
 		ud.NewUC(&q.QP)
 	case ib.UD:
 		ud.NewUD(&q.QP)
 	}
+	d.addQP(q)
+	return q, nil
+}
+
+// addQP gives a queue pair its number and makes it reachable.
+func (d *Device) addQP(q *qp) {
 	for {
 		q.QP.Num = d.newQPN()
 		q.sh = d.eng.ShardFor(q.QP.Num)
 		if d.eng.Add(&q.QP, q.sh) == nil {
-			return q, nil
+			return
 		}
 	}
 }
@@ -154,7 +175,10 @@ func (q *qp) Query() (a ib.QPAttr, err error) {
 
 // PostRecv implements driver.QP.
 func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
-	if q.srq != nil {
+	switch {
+	case q.Type == ib.XRCSend:
+		return 0, fmt.Errorf("a queue pair of type XRC_SEND does not receive: %w", syscall.EINVAL)
+	case q.Shared:
 		return 0, fmt.Errorf("the queue pair receives from a shared receive queue, post there: %w", syscall.EINVAL)
 	}
 	n, err := q.RQ.Post(wrs)
@@ -265,6 +289,9 @@ func (q *qp) Destroy() error {
 	if _, dead := q.state(); dead {
 		return nil
 	}
+	if err := q.mcast.idle(); err != nil {
+		return err
+	}
 	e := q.sh.LockFor(&q.QP)
 	q.dead = true
 	// What arrived is the application's already: the peer must not learn the
@@ -273,7 +300,7 @@ func (q *qp) Destroy() error {
 	from := q.State
 	q.State = ib.QPStateReset
 	q.Service.Modified(e, from, ib.QPAttrState)
-	if q.srq == nil {
+	if !q.Shared {
 		q.RQ.SetClosed(true)
 	}
 	news = q.sh.Release(nil)
