@@ -39,6 +39,9 @@ type entry struct {
 	window *Window // nil for the region's own key
 }
 
+// of reports whether the domain may use the memory now. No domain may use any.
+func (e *entry) of(pd *PD) bool { return pd != nil && e.pd.Load() == pd }
+
 // run is one piece of a list.
 type run struct {
 	end uint64 // offset of the byte behind it

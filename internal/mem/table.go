@@ -97,7 +97,7 @@ func (t *Table) Local(pd *PD, lkey ib.LKey, addr, length uint64, write bool, out
 	}
 	e := t.lookup(uint32(lkey))
 	// A window's key is good for peers only.
-	if e == nil || e.pd.Load() != pd || write && e.access&ib.AccessLocalWrite == 0 || e.window != nil {
+	if e == nil || !e.of(pd) || write && e.access&ib.AccessLocalWrite == 0 || e.window != nil {
 		return out, false
 	}
 	return e.pieces(addr, length, out)
@@ -121,7 +121,7 @@ func (t *Table) Remote(pd *PD, qpn ib.QPN, rkey ib.RKey, va, length uint64, need
 // queue pair of their domain, a bound window of type 2 by one (IBA 10.6.7.2.2).
 func (t *Table) remote(pd *PD, qpn ib.QPN, rkey ib.RKey, need ib.Access) *entry {
 	e := t.lookup(uint32(rkey))
-	if e == nil || e.pd.Load() != pd || e.access&need != need || e.qpn != 0 && e.qpn != qpn {
+	if e == nil || !e.of(pd) || e.access&need != need || e.qpn != 0 && e.qpn != qpn {
 		return nil
 	}
 	return e

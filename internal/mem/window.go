@@ -124,7 +124,7 @@ func (t *Table) Bind(pd *PD, qpn ib.QPN, w *Window, r *Region, key ib.RKey, addr
 	m := r.cur.Load()
 	off := addr - m.iova
 	switch {
-	case m.pd.Load() != pd, m.access&ib.AccessMWBind == 0, m.access&ib.AccessZeroBased != 0,
+	case !m.of(pd), m.access&ib.AccessMWBind == 0, m.access&ib.AccessZeroBased != 0,
 		access&(ib.AccessRemoteWrite|ib.AccessRemoteAtomic) != 0 && m.access&ib.AccessLocalWrite == 0,
 		length > m.length || off > m.length-length:
 		return false

@@ -35,9 +35,9 @@ func TestCheckOpcodes(t *testing.T) {
 		{ib.WRRDMARead, ok, no, no},
 		{ib.WRAtomicCmpAndSwp, ok, no, no},
 		{ib.WRAtomicFetchAndAdd, ok, no, no},
-		{ib.WRLocalInv, not, not, no},
-		{ib.WRBindMW, not, not, no},
-		{ib.WRRegMR, not, not, no},
+		{ib.WRLocalInv, ok, ok, no},
+		{ib.WRBindMW, ok, ok, no},
+		{ib.WRRegMR, ok, ok, no},
 		{ib.WRFlush, not, no, no},
 		{ib.WRAtomicWrite, not, no, no},
 		{ib.WRTSO, no, no, not},
@@ -54,7 +54,7 @@ func TestCheckOpcodes(t *testing.T) {
 			typ  ib.QPType
 			want error
 		}{{ib.RC, c.rc}, {ib.UC, c.uc}, {ib.UD, c.ud}, {ib.RawPacket, no}, {0, no}, {77, no}} {
-			wr := driver.SendWR{Opcode: c.op, AH: &fakeAH{}, SGList: sges(8)}
+			wr := driver.SendWR{Opcode: c.op, AH: &fakeAH{}, SGList: sges(8), Bind: &driver.BindInfo{}}
 			err := Check(&wr, q.typ, &Limits{MaxSGE: 1, Ops: OpsBase})
 			if !errors.Is(err, q.want) {
 				t.Errorf("opcode %d on type %d: %v, want %v", c.op, q.typ, err, q.want)

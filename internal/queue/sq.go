@@ -40,10 +40,6 @@ type WQE struct {
 	Started  bool
 	Done     bool
 	Status   ib.WCStatus
-
-	// What BIND_MW and REG_MR are about, set by SetBind.
-	Window *mem.Window
-	Region *mem.Region
 }
 
 // SQ is a send queue: a ring of WQEs from the oldest that is not complete to
@@ -56,6 +52,7 @@ type SQ struct {
 	wqes       []WQE // a power of two, or none
 	sgl        store[driver.SGE]
 	inline     store[byte]
+	binds      store[binding]
 	head, tail uint32
 }
 

@@ -31,6 +31,15 @@ func (u *UC) Post(e *transport.Env) {
 			return
 		}
 		w := u.pending()
+		if w != nil && queue.Local(w.Op) {
+			if status := q.Local(e, q.SQ.Head()+u.sent); status != ib.WCSuccess {
+				u.resume = 0
+				u.fail(e, status)
+				return
+			}
+			u.done()
+			continue
+		}
 		if w == nil || u.rests(e, w) {
 			u.retire(e)
 			return
