@@ -502,6 +502,13 @@ type DeviceAttr struct {
 	PhysPortCnt           uint8
 	DeviceCapFlags        uint64
 	ODP                   bool // on-demand paging: never offered by a software device
+
+	// The device's clock: its rate in kHz, 0 = there is none, and which bits of a
+	// completion's timestamp count.
+	HCACoreClock            uint64
+	CompletionTimestampMask uint64
+	MaxCQModeration         ModerateCQ // 0: completion queues are not moderated
+	MaxCompCntr             int        // completion counters
 }
 
 // PortAttr is what query_port tells (struct ibv_port_attr).
