@@ -51,7 +51,7 @@ func (r *responder) sendAck(e *transport.Env, s roce.Syndrome, at psn.PSN) {
 	b := r.b
 	e.Room(0)
 	h := e.Tx.Begin(b.Flow, hdr, 0)
-	roce.BTH(h).Put(roce.OpRCAcknowledge, false, 0, uint16(b.PKey), uint32(b.Attr.DestQPN), false, at)
+	roce.BTH(h).Put(roce.OpRCAcknowledge|r.qp.class, false, 0, uint16(b.PKey), uint32(b.Attr.DestQPN), false, at)
 	roce.AETH(h[roce.BTHLen:]).Put(s, r.msn)
 	e.Tx.End()
 	r.acked()

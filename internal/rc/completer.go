@@ -20,7 +20,7 @@ func (r *requester) response(e *transport.Env, p *transport.Packet) {
 		return
 	}
 	switch f := p.Info.Flags; {
-	case p.Op == roce.OpRCAcknowledge:
+	case p.Op.Operation() == roce.OpAcknowledge:
 		r.acknowledge(e, p, at)
 	case f.Any(roce.FlagRead):
 		r.readResponse(e, p, at)
@@ -51,7 +51,7 @@ func (r *requester) goOn(e *transport.Env) {
 // have arrived. Without it the READ would be asked for until the retries are
 // used up.
 func (r *requester) endsRead(e *transport.Env, p *transport.Packet, at psn.PSN) bool {
-	if p.Op != roce.OpRCAcknowledge || r.b.SQ.Len() == 0 {
+	if p.Op.Operation() != roce.OpAcknowledge || r.b.SQ.Len() == 0 {
 		return false
 	}
 	w := r.b.SQ.At(r.b.SQ.Head())
@@ -111,6 +111,10 @@ func (r *requester) refused(e *transport.Env, s roce.Syndrome) {
 		r.qp.failSend(e, ib.WCRemAccessErr)
 	case s == roce.NAKRemOp:
 		r.qp.failSend(e, ib.WCRemOpErr)
+	case s == roce.NAKInvRDReq && r.qp.class != 0:
+		// Hardware that has a completion status of its own for a bad XRC receive
+		// queue (hns) gives it this name: the NAK code may come on XRC too.
+		r.qp.failSend(e, ib.WCRemInvRDReqErr)
 	default:
 		e.Stats.DropStale++ // reserved codes
 	}
@@ -138,6 +142,10 @@ func (r *requester) readResponse(e *transport.Env, p *transport.Packet, at psn.P
 	}
 	b := r.b
 	w := b.SQ.At(b.SQ.Head())
+	if extended(w.Op) {
+		r.emptyResponse(e, p, at)
+		return
+	}
 	if w.Op != ib.WRRDMARead {
 		r.badResponse(e)
 		return
@@ -237,6 +245,7 @@ func (r *requester) advance(e *transport.Env, to psn.PSN, stored bool) bool {
 		r.una = stop
 		if done {
 			b.CompleteSend(e, ib.WCSuccess)
+			r.retireLocal(e)
 		}
 	}
 	if r.una == from {

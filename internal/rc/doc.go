@@ -14,6 +14,7 @@
 //	responder.go  a request's way through the checks to its execution
 //	verdict.go    what the checks find, and the NAK, status and event it leads to
 //	resources.go  saved READs and atomics, and their replay
+//	extended.go   RDMA FLUSH and ATOMIC WRITE
 //	respread.go   the responses to READs and atomics, in order, in turns
 //	ack.go        ACKs and NAKs
 package rc

@@ -19,11 +19,14 @@ const (
 	maxUnacked   = 1 << 16  // PSNs under way; the standard's limit is 2^23-1
 )
 
-// QP is the service of one RC queue pair. It implements transport.Service.
+// QP is the service of one RC or XRC queue pair: an XRC initiator has the requester
+// only, a target the responder. It implements transport.Service.
 type QP struct {
 	base *transport.QP
 	req  requester
 	rsp  responder
+
+	class roce.Opcode // of all opcodes: RC or XRC
 
 	ready  bool     // in Env.Ready by our own doing
 	pieces [][]byte // scratch for resolved memory; empty between packets
@@ -31,7 +34,7 @@ type QP struct {
 
 // New makes the service of q and stores it there.
 func New(q *transport.QP) *QP {
-	s := &QP{base: q}
+	s := &QP{base: q, class: q.Class()}
 	s.req.qp, s.req.b = s, q
 	s.rsp.qp, s.rsp.b = s, q
 	q.Service = s
@@ -108,7 +111,7 @@ func (q *QP) Packet(e *transport.Env, p *transport.Packet) {
 	f := p.Info.Flags
 	switch b.State {
 	case ib.QPStateRTS, ib.QPStateSQD:
-		if f.Any(roce.FlagResponse) {
+		if f.Any(roce.FlagResponse) && b.Type != ib.XRCRecv {
 			q.req.response(e, p)
 			return
 		}
@@ -117,8 +120,9 @@ func (q *QP) Packet(e *transport.Env, p *transport.Packet) {
 		e.Stats.DropState++
 		return
 	}
-	// An unknown opcode counts as a request, an invalid one.
-	if f.Any(roce.FlagResponse) {
+	// An unknown opcode counts as a request, an invalid one. An XRC initiator has
+	// nobody who would take one, a target nobody who would have asked.
+	if f.Any(roce.FlagResponse) || b.Type == ib.XRCSend {
 		e.Stats.DropState++
 		return
 	}

@@ -56,12 +56,13 @@ var opcodes = [...][4]roce.Opcode{
 	ib.WRSend:             {roce.OpRCSendMiddle, roce.OpRCSendFirst, roce.OpRCSendLast, roce.OpRCSendOnly},
 	ib.WRSendWithImm:      {roce.OpRCSendMiddle, roce.OpRCSendFirst, roce.OpRCSendLastImm, roce.OpRCSendOnlyImm},
 	ib.WRSendWithInv:      {roce.OpRCSendMiddle, roce.OpRCSendFirst, roce.OpRCSendLastInv, roce.OpRCSendOnlyInv},
+	ib.WRAtomicWrite:      {3: roce.OpRCAtomicWrite},
 }
 
 // answered reports whether an operation is acknowledged by a response of its
 // own instead of an ACK: it takes one of max_rd_atomic.
 func answered(op ib.WROpcode) bool {
-	return op == ib.WRRDMARead || atomic(op)
+	return op == ib.WRRDMARead || atomic(op) || extended(op)
 }
 
 func atomic(op ib.WROpcode) bool {
@@ -149,12 +150,18 @@ func (r *requester) send(e *transport.Env) {
 		if !w.Started && !r.begin(e, w) {
 			return
 		}
+		if w.Done {
+			r.passLocal(e)
+			continue
+		}
 		var sent bool
 		switch {
 		case !answered(w.Op):
 			sent = r.sendData(e, w)
 		case atomic(w.Op):
 			sent = r.sendAtomic(e, w)
+		case extended(w.Op):
+			sent = r.sendExtended(e, w)
 		default:
 			sent = r.sendRead(e, w)
 		}
@@ -175,11 +182,14 @@ func (r *requester) begin(e *transport.Env, w *queue.WQE) bool {
 	if w.Flags&ib.SendFence != 0 && r.reads > 0 {
 		return false
 	}
+	if queue.Local(w.Op) {
+		return r.beginLocal(e, w)
+	}
 	n := 1
 	switch w.Op {
 	case ib.WRSend, ib.WRSendWithImm, ib.WRSendWithInv, ib.WRRDMAWrite, ib.WRRDMAWriteWithImm:
 		n = r.packets(w.Length)
-	case ib.WRRDMARead, ib.WRAtomicCmpAndSwp, ib.WRAtomicFetchAndAdd:
+	case ib.WRRDMARead, ib.WRAtomicCmpAndSwp, ib.WRAtomicFetchAndAdd, ib.WRFlush, ib.WRAtomicWrite:
 		// With a depth of 0 it could never be sent.
 		if b.Attr.MaxRDAtomic == 0 {
 			return r.stall(e, w, ib.WCLocQPOpErr)
@@ -188,7 +198,6 @@ func (r *requester) begin(e *transport.Env, w *queue.WQE) bool {
 			n = r.packets(w.Length)
 		}
 	default:
-		// Local operations would be executed here, in queue order.
 		return r.stall(e, w, ib.WCLocQPOpErr)
 	}
 	if w.Length > ib.MaxMsgSize {
@@ -233,7 +242,7 @@ func (r *requester) sendData(e *transport.Env, w *queue.WQE) bool {
 	if last {
 		pos |= 2
 	}
-	op := opcodes[w.Op][pos]
+	op := opcodes[w.Op][pos] | r.qp.class
 	info := op.Info()
 	pad := int(-n & 3)
 	size := info.HdrLen + int(n) + pad + roce.ICRCLen
@@ -258,8 +267,11 @@ func (r *requester) sendData(e *transport.Env, w *queue.WQE) bool {
 	}
 	b.Dest.Sent(size)
 	ask := last || r.askNow(size)
-	se := last && w.Flags&ib.SendSolicited != 0 && w.Op != ib.WRRDMAWrite
+	se := last && w.Flags&ib.SendSolicited != 0 && w.Op != ib.WRRDMAWrite && w.Op != ib.WRAtomicWrite
 	roce.BTH(h).Put(op, se, pad, uint16(b.PKey), uint32(b.Attr.DestQPN), ask, r.next)
+	if info.XRCETH != 0 {
+		roce.XRCETH(h[info.XRCETH:]).Put(w.RemoteSRQN)
+	}
 	if info.RETH != 0 {
 		roce.RETH(h[info.RETH:]).Put(w.RemoteAddr, uint32(w.RKey), uint32(w.Length))
 	}
@@ -309,11 +321,8 @@ func (r *requester) sendRead(e *transport.Env, w *queue.WQE) bool {
 	mtu := uint64(b.MTU)
 	off := uint64(i) * mtu
 	n := min(uint64(stop)*mtu, w.Length) - off
-	const hdr = roce.BTHLen + roce.RETHLen
-	e.Room(0)
-	h := e.Tx.Begin(b.Flow, hdr, 0)
-	roce.BTH(h).Put(roce.OpRCReadRequest, false, 0, uint16(b.PKey), uint32(b.Attr.DestQPN), true, r.next)
-	roce.RETH(h[roce.BTHLen:]).Put(w.RemoteAddr+off, uint32(w.RKey), uint32(n))
+	h := r.beginRequest(e, roce.OpRCReadRequest, roce.RETHLen, w)
+	roce.RETH(h).Put(w.RemoteAddr+off, uint32(w.RKey), uint32(n))
 	e.Tx.End()
 	b.Dest.Sent(size)
 	r.reads++
@@ -328,8 +337,7 @@ func (r *requester) sendRead(e *transport.Env, w *queue.WQE) bool {
 // sendAtomic sends an atomic request.
 func (r *requester) sendAtomic(e *transport.Env, w *queue.WQE) bool {
 	b := r.b
-	const hdr = roce.BTHLen + roce.AtomicETHLen
-	const size = hdr + roce.ICRCLen
+	size, _ := r.cost(w, 0, 1)
 	if r.reads >= int(b.Attr.MaxRDAtomic) || !r.room(size) {
 		return false
 	}
@@ -337,16 +345,29 @@ func (r *requester) sendAtomic(e *transport.Env, w *queue.WQE) bool {
 	if w.Op == ib.WRAtomicCmpAndSwp {
 		op, swapAdd, compare = roce.OpRCCompareSwap, w.Swap, w.CompareAdd
 	}
-	e.Room(0)
-	h := e.Tx.Begin(b.Flow, hdr, 0)
-	roce.BTH(h).Put(op, false, 0, uint16(b.PKey), uint32(b.Attr.DestQPN), true, r.next)
-	roce.AtomicETH(h[roce.BTHLen:]).Put(w.RemoteAddr, uint32(w.RKey), swapAdd, compare)
+	h := r.beginRequest(e, op, roce.AtomicETHLen, w)
+	roce.AtomicETH(h).Put(w.RemoteAddr, uint32(w.RKey), swapAdd, compare)
 	e.Tx.End()
 	b.Dest.Sent(size)
 	r.reads++
 	r.sent(e, size, r.next.Next(), true)
 	r.nextWQE()
 	return true
+}
+
+// beginRequest begins a request packet without payload that asks for a response
+// of its own. It gives the space of the ext bytes of header that say what for.
+func (r *requester) beginRequest(e *transport.Env, op roce.Opcode, ext int, w *queue.WQE) []byte {
+	b := r.b
+	op |= r.qp.class
+	hdr := op.Info().HdrLen
+	e.Room(0)
+	h := e.Tx.Begin(b.Flow, hdr, 0)
+	roce.BTH(h).Put(op, false, 0, uint16(b.PKey), uint32(b.Attr.DestQPN), true, r.next)
+	if at := op.Info().XRCETH; at != 0 {
+		roce.XRCETH(h[at:]).Put(w.RemoteSRQN)
+	}
+	return h[hdr-ext:]
 }
 
 // sent accounts for a packet of n bytes whose PSNs end before stop.

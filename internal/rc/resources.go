@@ -15,9 +15,11 @@ const (
 	resEmpty resKind = iota
 	resRead
 	resAtomic
+	resFlush
+	resAtomicWrite
 )
 
-// resource is a READ or an atomic that was executed: what is needed to answer it
+// resource is a READ, an atomic, a FLUSH or an ATOMIC WRITE that was executed: what is needed to answer it
 // and, if the answer gets lost, to answer it again (IBA 9.7.7). A queue pair has
 // max_dest_rd_atomic of them, used in turn.
 type resource struct {
@@ -30,7 +32,8 @@ type resource struct {
 	probed bool // a packet of the answer left as second segment while nobody knew whether that works
 
 	first, last psn.PSN
-	va          uint64 // READ: address of the first byte; atomic: original value
+	pd          *mem.PD // READ: whose memory; a target of XRC serves many domains
+	va          uint64  // READ: address of the first byte; atomic: original value
 	rkey        ib.RKey
 	length      uint32
 
@@ -134,7 +137,7 @@ func (r *responder) executeRead(e *transport.Env, p *transport.Packet) verdict {
 	n := r.responses(h.DMALen())
 	*s = resource{
 		kind: resRead, first: r.epsn, last: r.epsn.Add(n - 1),
-		va: h.VA(), rkey: ib.RKey(h.RKey()), length: h.DMALen(),
+		pd: r.b.PD, va: h.VA(), rkey: ib.RKey(h.RKey()), length: h.DMALen(),
 	}
 	s.answer(s.first, s.last, s.length)
 	r.epsn = s.last.Next()
@@ -151,7 +154,7 @@ func (r *responder) executeAtomic(e *transport.Env, p *transport.Packet) verdict
 	var orig uint64
 	if ok = ok && len(pieces) == 1; ok {
 		var err error
-		if p.Op == roce.OpRCFetchAdd {
+		if p.Op.Operation() == roce.OpFetchAdd {
 			orig, err = mem.FetchAdd(pieces[0], h.SwapAdd())
 		} else {
 			orig, err = mem.CompareSwap(pieces[0], h.Compare(), h.SwapAdd())
@@ -236,10 +239,10 @@ func (r *responder) repeatRead(e *transport.Env, p *transport.Packet) {
 	}
 }
 
-// repeatAtomic answers a repeated atomic with the value saved: it must not be
-// executed again.
-func (r *responder) repeatAtomic(e *transport.Env, p *transport.Packet) {
-	i, ok := r.find(resAtomic, p.BTH.PSN())
+// repeatSaved answers a repeated atomic, FLUSH or ATOMIC WRITE with what was
+// saved: it must not be executed again.
+func (r *responder) repeatSaved(e *transport.Env, p *transport.Packet, kind resKind) {
+	i, ok := r.find(kind, p.BTH.PSN())
 	if !ok {
 		e.Stats.DropDuplicate++
 		return

@@ -88,7 +88,10 @@ func (r *responder) request(e *transport.Env, p *transport.Packet) {
 		v = r.checkOrder(p, f)
 	}
 	if v == good {
-		v = r.checkOperation(f)
+		v = r.checkOperation(e, p, f)
+	}
+	if v == good && r.b.XRCD != nil {
+		v = r.checkSRQ(p, f)
 	}
 	if v == good {
 		v = r.checkResources(e, f)
@@ -150,7 +153,7 @@ func (r *responder) checkOrder(p *transport.Packet, f roce.OpFlags) verdict {
 }
 
 // checkOperation asks whether the queue pair allows the operation.
-func (r *responder) checkOperation(f roce.OpFlags) verdict {
+func (r *responder) checkOperation(e *transport.Env, p *transport.Packet, f roce.OpFlags) verdict {
 	if !f.Any(roce.FlagStart) || f.Any(roce.FlagSend) {
 		return good
 	}
@@ -162,8 +165,10 @@ func (r *responder) checkOperation(f roce.OpFlags) verdict {
 		need = ib.AccessRemoteRead
 	case f.Any(roce.FlagAtomic):
 		need = ib.AccessRemoteAtomic
+	case f.Any(roce.FlagExtended):
+		return r.checkExtended(e, p)
 	default:
-		return invalid // FLUSH, ATOMIC WRITE: not offered
+		return invalid
 	}
 	if r.b.Attr.QPAccessFlags&need == 0 {
 		return invalid
@@ -182,7 +187,7 @@ func (r *responder) checkResources(e *transport.Env, f roce.OpFlags) verdict {
 			r.got, r.size = 0, min(transport.ListLen(r.b.Recv.SGL), ib.MaxMsgSize)
 			r.cursor = transport.Cursor{}
 		}
-	case f.Any(roce.FlagRead | roce.FlagAtomic):
+	case f.Any(roce.FlagRead | roce.FlagAtomic | roce.FlagExtended):
 		if !r.slotFree() {
 			return invalid
 		}
@@ -224,6 +229,8 @@ func (r *responder) checkLength(p *transport.Packet, f roce.OpFlags) verdict {
 		if p.AtomicETH().VA()%8 != 0 {
 			return invalid
 		}
+	case f.Any(roce.FlagExtended):
+		return checkExtendedLength(p)
 	}
 	return good
 }
@@ -267,6 +274,8 @@ func (r *responder) execute(e *transport.Env, p *transport.Packet, f roce.OpFlag
 		return r.executeWrite(e, p, f)
 	case f.Any(roce.FlagRead):
 		return r.executeRead(e, p)
+	case f.Any(roce.FlagExtended):
+		return r.executeExtended(e, p)
 	}
 	return r.executeAtomic(e, p)
 }
@@ -312,7 +321,7 @@ func (r *responder) executeSend(e *transport.Env, p *transport.Packet, f roce.Op
 		}
 		if f.Any(roce.FlagInv) {
 			wc.Flags, wc.InvalidatedRKey = ib.WCWithInv, ib.RKey(p.IETH().RKey())
-			if !r.invalidate(wc.InvalidatedRKey) {
+			if !r.invalidate(e, wc.InvalidatedRKey) {
 				return badInv
 			}
 		}
@@ -322,10 +331,14 @@ func (r *responder) executeSend(e *transport.Env, p *transport.Packet, f roce.Op
 	return good
 }
 
-// invalidate makes a key of this queue pair useless, as SEND_WITH_INV asks. Only
-// memory windows of type 2 and fast-registration regions can be invalidated,
-// and the key table has neither: every such key is a bad one.
-func (r *responder) invalidate(ib.RKey) bool { return false }
+// invalidate makes a key of this queue pair useless, as SEND_WITH_INV asks: of a
+// memory window of type 2 that the queue pair has bound, or of a
+// fast-registration region of its domain. READs under the key that are being
+// answered end in an error.
+func (r *responder) invalidate(e *transport.Env, key ib.RKey) bool {
+	r.settleRefs(e)
+	return e.Mem.Invalidate(r.b.PD, r.b.Num, key, true)
+}
 
 // taken moves on behind a packet of a SEND or WRITE that was executed.
 func (r *responder) taken(e *transport.Env, p *transport.Packet, f roce.OpFlags, kind message) {
@@ -358,7 +371,9 @@ func (r *responder) repeated(e *transport.Env, p *transport.Packet, f roce.OpFla
 	case f.Any(roce.FlagRead):
 		r.repeatRead(e, p)
 	case f.Any(roce.FlagAtomic):
-		r.repeatAtomic(e, p)
+		r.repeatSaved(e, p, resAtomic)
+	case f.Any(roce.FlagExtended):
+		r.repeatExtended(e, p)
 	case f.Any(roce.FlagSend | roce.FlagWrite):
 		r.owe(e)
 	default:

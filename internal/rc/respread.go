@@ -26,6 +26,8 @@ func (r *responder) stream(e *transport.Env) {
 			}
 			if s.kind == resAtomic {
 				r.sendAtomicAck(e, s)
+			} else if s.kind != resRead {
+				r.sendEmptyResponse(e, s)
 			} else if !r.sendReadResponse(e, s) {
 				// Memory that was there when the request came is not there any
 				// more: the NAK has the PSN of the packet that could not be sent.
@@ -72,12 +74,13 @@ func (r *responder) sendReadResponse(e *transport.Env, s *resource) bool {
 	if n > 0 {
 		var ok bool
 		va := s.va + uint64((s.from-s.first)&psn.Mask)*mtu + off
-		pieces, ok = e.Mem.Remote(b.PD, b.Num, s.rkey, va, n, ib.AccessRemoteRead, pieces)
+		pieces, ok = e.Mem.Remote(s.pd, b.Num, s.rkey, va, n, ib.AccessRemoteRead, pieces)
 		if !ok {
 			r.qp.keep(pieces)
 			return false
 		}
 	}
+	op |= r.qp.class
 	info := op.Info()
 	e.Room(len(pieces))
 	if s.asked {
@@ -117,7 +120,7 @@ func (r *responder) sendAtomicAck(e *transport.Env, s *resource) {
 	b := r.b
 	e.Room(0)
 	h := e.Tx.Begin(b.Flow, hdr, 0)
-	roce.BTH(h).Put(roce.OpRCAtomicAck, false, 0, uint16(b.PKey), uint32(b.Attr.DestQPN), false, s.next)
+	roce.BTH(h).Put(roce.OpRCAtomicAck|r.qp.class, false, 0, uint16(b.PKey), uint32(b.Attr.DestQPN), false, s.next)
 	roce.AETH(h[roce.BTHLen:]).Put(roce.AckNoCredit, r.msn)
 	roce.AtomicAckETH(h[roce.BTHLen+roce.AETHLen:]).Put(s.va)
 	e.Tx.End()

@@ -36,8 +36,12 @@ func (r *requester) askNow(n int) bool {
 // UDP payload and datagrams. A READ counts its responses, as one datagram for
 // each request.
 func (r *requester) cost(w *queue.WQE, i, j uint32) (bytes, pkts int) {
+	xrc := r.qp.xrcLen()
 	if atomic(w.Op) {
-		return roce.BTHLen + roce.AtomicETHLen + roce.ICRCLen, 1
+		return roce.BTHLen + roce.AtomicETHLen + roce.ICRCLen + xrc, 1
+	}
+	if w.Op == ib.WRFlush {
+		return roce.BTHLen + roce.FETHLen + roce.RETHLen + roce.ICRCLen + xrc, 1
 	}
 	n := span(w)
 	count := int(j - i)
@@ -53,7 +57,8 @@ func (r *requester) cost(w *queue.WQE, i, j uint32) (bytes, pkts int) {
 		}
 		return bytes + count*roce.AETHLen, pkts
 	}
-	if i == 0 && (w.Op == ib.WRRDMAWrite || w.Op == ib.WRRDMAWriteWithImm) {
+	bytes += count * xrc
+	if i == 0 && (w.Op == ib.WRRDMAWrite || w.Op == ib.WRRDMAWriteWithImm || w.Op == ib.WRAtomicWrite) {
 		bytes += roce.RETHLen
 	}
 	if j == n && (w.Op == ib.WRRDMAWriteWithImm || w.Op == ib.WRSendWithImm || w.Op == ib.WRSendWithInv) {

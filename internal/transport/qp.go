@@ -22,6 +22,9 @@ type QP struct {
 	SQ     *queue.SQ
 	RQ     *queue.RQ
 	Shared bool // RQ is a shared receive queue
+	// XRCD is where an XRC target finds its receive queues; PD, RQ, RecvCQ and
+	// SRQEvents are then those of the request at hand (SelectSRQ).
+	XRCD   *XRCD
 	SendCQ *queue.CQ
 	RecvCQ *queue.CQ
 	SigAll bool
@@ -40,6 +43,7 @@ type QP struct {
 	Service Service // the service of this queue pair
 	Timer   timer.Item[*QP]
 
+	xrcSRQ  *XRCSRQ
 	waiting bool // in Dest.waiters
 	Owes    bool // in Env.Owed
 	commEst bool
@@ -79,6 +83,9 @@ func (q *QP) TakeRecv(e *Env) bool {
 // CompleteRecv completes the receive in progress. wc's WRID and QPNum are
 // filled in.
 func (q *QP) CompleteRecv(e *Env, wc *driver.WC, solicited bool) {
+	if q.dropGone(); !q.RecvBusy {
+		return
+	}
 	wc.WRID, wc.QPNum = q.Recv.WRID, q.Num
 	q.RecvBusy = false
 	switch wc.Status {
@@ -123,13 +130,16 @@ func (q *QP) FlushSends(e *Env) {
 
 // FlushRecvs completes the receive in progress and all that are posted with
 // WR_FLUSH_ERR. On a shared queue only the one in progress is the queue pair's
-// own; LAST_WQE_REACHED is raised once instead (IBA 11.6.3.1).
+// own; LAST_WQE_REACHED is raised once instead (IBA 11.6.3.1). An XRC target has
+// no shared receive queue in that sense: it was not created with one, any number
+// of others fill those that it uses, and nobody counts on the event.
 func (q *QP) FlushRecvs(e *Env) {
 	q.Flushed.Store(true)
+	q.dropGone()
 	for q.RecvBusy || !q.Shared && q.TakeRecv(e) {
 		q.CompleteRecv(e, &driver.WC{Status: ib.WCWRFlushErr, Opcode: ib.WCRecv}, false)
 	}
-	if q.Shared && !q.lastWQE {
+	if q.Shared && !q.lastWQE && q.XRCD == nil {
 		q.lastWQE = true
 		e.Raise(q.Events, ib.EventQPLastWQEReached)
 	}
