@@ -11,7 +11,7 @@ import (
 
 // QPInitAttr describes a queue pair to create (struct ibv_qp_init_attr).
 type QPInitAttr struct {
-	SendCQ, RecvCQ *CQ  // both are needed; they may be the same
+	SendCQ, RecvCQ *CQ  // both are needed; they may be the same. XRCSend has no RecvCQ
 	SRQ            *SRQ // nil: the queue pair has its own receive queue
 	Cap            ib.QPCap
 	Type           ib.QPType
@@ -24,7 +24,9 @@ type QPInitAttr struct {
 // QP is a queue pair (struct ibv_qp).
 type QP struct {
 	life
-	pd    *PD
+	ctx   *Context
+	pd    *PD // nil: an XRC target has none
+	xrcd  *XRCD
 	qp    driver.QP
 	init  QPInitAttr // with the real sizes
 	async ledger
@@ -44,31 +46,42 @@ func (p *PD) CreateQP(attr *QPInitAttr) (*QP, error) {
 	switch {
 	case attr == nil:
 		return nil, paramErr(op, "attr", "is nil", syscall.EINVAL)
+	case attr.Type == ib.XRCRecv:
+		return nil, paramErr(op, "Type", "XRC_RECV is in an XRC domain, use Context.CreateQPEx", syscall.EINVAL)
 	case attr.SendCQ == nil:
 		return nil, paramErr(op, "SendCQ", "is nil", syscall.EINVAL)
-	case attr.RecvCQ == nil:
+	case attr.RecvCQ == nil && attr.Type != ib.XRCSend:
 		return nil, paramErr(op, "RecvCQ", "is nil", syscall.EINVAL)
 	case attr.SendCQ.ctx != p.ctx:
 		return nil, paramErr(op, "SendCQ", "is one of another device", syscall.EINVAL)
-	case attr.RecvCQ.ctx != p.ctx:
+	case attr.RecvCQ != nil && attr.RecvCQ.ctx != p.ctx:
 		return nil, paramErr(op, "RecvCQ", "is one of another device", syscall.EINVAL)
 	case attr.SRQ != nil && attr.SRQ.pd.ctx != p.ctx:
 		return nil, paramErr(op, "SRQ", "is one of another device", syscall.EINVAL)
 	}
-	q := &QP{pd: p, init: *attr}
-	parents := []parent{{&p.life, errPDClosed}, {&attr.SendCQ.life, errCQClosed}, {&attr.RecvCQ.life, errCQClosed}}
-	if attr.SRQ != nil {
-		parents = append(parents, parent{&attr.SRQ.life, errSRQClosed})
+	q := &QP{ctx: p.ctx, pd: p, init: *attr}
+	if attr.Type == ib.XRCSend {
+		q.init.RecvCQ, q.init.SRQ = nil, nil // no receive side: what stands here is ignored
+	}
+	parents := []parent{{&p.life, errPDClosed}, {&attr.SendCQ.life, errCQClosed}}
+	if q.init.RecvCQ != nil {
+		parents = append(parents, parent{&q.init.RecvCQ.life, errCQClosed})
+	}
+	if q.init.SRQ != nil {
+		parents = append(parents, parent{&q.init.SRQ.life, errSRQClosed})
 	}
 	if err := holdAll(parents...); err != nil {
 		return nil, opErr(op, err)
 	}
 	d := driver.QPInitAttr{
-		SendCQ: attr.SendCQ.cq, RecvCQ: attr.RecvCQ.cq, Cap: attr.Cap, Type: attr.Type,
+		SendCQ: attr.SendCQ.cq, Cap: attr.Cap, Type: attr.Type,
 		SQSigAll: attr.SQSigAll, BlockSelfMcastLB: attr.BlockSelfMcastLB,
 	}
-	if attr.SRQ != nil {
-		d.SRQ = attr.SRQ.srq
+	if q.init.RecvCQ != nil {
+		d.RecvCQ = q.init.RecvCQ.cq
+	}
+	if q.init.SRQ != nil {
+		d.SRQ = q.init.SRQ.srq
 		d.Cap.MaxRecvWR, d.Cap.MaxRecvSGE = 0, 0
 	}
 	var err error
@@ -85,16 +98,22 @@ func (q *QP) release() {
 	if q.init.SRQ != nil {
 		q.init.SRQ.drop()
 	}
-	q.init.RecvCQ.drop()
+	if q.init.RecvCQ != nil {
+		q.init.RecvCQ.drop()
+	}
+	if q.xrcd != nil {
+		q.xrcd.drop()
+		return
+	}
 	q.init.SendCQ.drop()
 	q.pd.drop()
 }
 
-// PD is the domain of the queue pair.
+// PD is the domain of the queue pair; nil for an XRC target, which has none.
 func (q *QP) PD() *PD { return q.pd }
 
 // Context is the open device that the queue pair belongs to.
-func (q *QP) Context() *Context { return q.pd.ctx }
+func (q *QP) Context() *Context { return q.ctx }
 
 // Num is the queue pair's number.
 func (q *QP) Num() ib.QPN { return q.qp.Num() }
@@ -102,10 +121,10 @@ func (q *QP) Num() ib.QPN { return q.qp.Num() }
 // Type is the queue pair's transport service.
 func (q *QP) Type() ib.QPType { return q.init.Type }
 
-// SendCQ is where sends complete.
+// SendCQ is where sends complete; nil for an XRC target.
 func (q *QP) SendCQ() *CQ { return q.init.SendCQ }
 
-// RecvCQ is where receives complete.
+// RecvCQ is where receives complete; nil for both types of XRC.
 func (q *QP) RecvCQ() *CQ { return q.init.RecvCQ }
 
 // SRQ is the shared receive queue, or nil.
@@ -126,7 +145,7 @@ func (q *QP) Modify(attr *ib.QPAttr, mask ib.QPAttrMask) error {
 		return opErr(op, errQPClosed)
 	}
 	if mask&ib.QPAttrAV != 0 {
-		if err := q.pd.ctx.checkAV(op, &attr.AHAttr); err != nil {
+		if err := q.ctx.checkAV(op, &attr.AHAttr); err != nil {
 			// Where there is no such transition, that is what to say.
 			if terr := q.checkTransition(attr, mask); terr != nil {
 				return opErr(op, terr)
@@ -247,7 +266,7 @@ func (q *QP) Destroy() error { return q.DestroyContext(context.Background()) }
 // pair is of no use any more; calling again waits again.
 func (q *QP) DestroyContext(ctx context.Context) error {
 	return opErr("destroy_qp", q.end(ctx, q.qp.Destroy, func(ctx context.Context) error {
-		q.pd.ctx.events.mute(&q.async)
+		q.ctx.events.mute(&q.async)
 		return q.async.wait(ctx)
 	}, q.release))
 }

@@ -14,6 +14,8 @@ type SRQ struct {
 	life
 	pd    *PD
 	srq   driver.SRQ
+	xrcd  *XRCD // nil: not one for XRC
+	cq    *CQ
 	user  any
 	async ledger
 
@@ -129,5 +131,5 @@ func (s *SRQ) DestroyContext(ctx context.Context) error {
 	return opErr("destroy_srq", s.end(ctx, s.srq.Destroy, func(ctx context.Context) error {
 		s.pd.ctx.events.mute(&s.async)
 		return s.async.wait(ctx)
-	}, s.pd.drop))
+	}, s.release))
 }

@@ -16,6 +16,7 @@ const (
 	maxSRQ       = 1 << 16
 	maxSRQWR     = 1 << 15
 	maxRDAtomic  = 128
+	maxXRCD      = 1 << 16
 	gidTableLen  = 256
 	pkeyTableLen = 1
 	ackDelay     = 15 // 134 ms, as Linux's soft RoCE tells
@@ -35,6 +36,6 @@ const (
 	capSysImageGUID   = 1 << 11
 	capRCRNRNAKGen    = 1 << 12
 	capSRQResize      = 1 << 13
-	deviceCapFlags    = capUDAVPort | capCurQPState | capSysImageGUID | capRCRNRNAKGen | capSRQResize
+	deviceCapFlags    = ib.DeviceCapXRC | capUDAVPort | capCurQPState | capSysImageGUID | capRCRNRNAKGen | capSRQResize
 	portCapIPBasedGID = 1 << 26 // IBV_PORT_IP_BASED_GIDS
 )

@@ -7,6 +7,7 @@ import (
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/pkt"
 	"github.com/verbena-rdma/verbena/internal/shard"
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
 )
 
 // Modify implements driver.QP: the transition table and the values are checked
@@ -51,7 +52,7 @@ func (q *qp) Modify(attr *ib.QPAttr, mask ib.QPAttrMask) error {
 			return err
 		}
 		if mask&ib.QPAttrPathMTU != 0 {
-			if err := q.dev.checkPathMTU(attr.PathMTU, flow); err != nil {
+			if err := q.dev.checkPathMTU(attr.PathMTU, flow, q.Type); err != nil {
 				return err
 			}
 		}
@@ -105,16 +106,20 @@ func (q *qp) checkValues(a *ib.QPAttr, mask ib.QPAttrMask) error {
 
 // longest6 is the most that stands around a payload over IPv6: a WRITE ONLY with
 // immediate data has 40+8+12+16+4 bytes of headers and the ICRC. The active MTU
-// counts 80.
+// counts 80. XRC has 4 more.
 const longest6 = 84
 
 // checkPathMTU refuses a path MTU with which a full packet would not fit the
 // link although the active MTU says so: over IPv6, at link MTUs 80 to 83 bytes
 // above it. The packet would vanish, since it may not be fragmented.
-func (d *Device) checkPathMTU(m ib.MTU, flow *pkt.Flow) error {
-	if flow.Is6() && !onHost(flow) && m.Bytes()+longest6 > d.linkMTU() {
+func (d *Device) checkPathMTU(m ib.MTU, flow *pkt.Flow, typ ib.QPType) error {
+	longest := longest6
+	if typ == ib.XRCSend || typ == ib.XRCRecv {
+		longest += roce.XRCETHLen
+	}
+	if flow.Is6() && !onHost(flow) && m.Bytes()+longest > d.linkMTU() {
 		return invalid("PathMTU", "%d needs a link MTU of %d over IPv6, the link has %d; use a smaller one",
-			m.Bytes(), m.Bytes()+longest6, d.linkMTU())
+			m.Bytes(), m.Bytes()+longest, d.linkMTU())
 	}
 	return nil
 }
@@ -192,11 +197,12 @@ func (q *qp) apply(from, to ib.QPState, a *ib.QPAttr, mask ib.QPAttrMask, flow *
 		for q.SQ.Len() > 0 {
 			q.SQ.Pop()
 		}
-		if q.srq == nil {
+		q.ece = ib.ECE{}
+		if !q.Shared {
 			q.RQ.Clear()
 		}
 	}
-	if q.srq == nil {
+	if !q.Shared {
 		q.RQ.SetClosed(to == ib.QPStateReset)
 	}
 	return nil

@@ -47,7 +47,7 @@ func TestCase24_PathMTUOverIPv6(t *testing.T) {
 			src = netip.MustParseAddr("2001:db8::1")
 		}
 		d := &Device{cfg: Config{LinkMTU: c.link}}
-		err := d.checkPathMTU(ib.MTU4096, &pkt.Flow{Path: roce.NewPath(src, dst, roce.Port)})
+		err := d.checkPathMTU(ib.MTU4096, &pkt.Flow{Path: roce.NewPath(src, dst, roce.Port)}, ib.RC)
 		if (err == nil) != c.ok || err != nil && !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("link MTU %d to %s: %v", c.link, c.dst, err)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/queue"
+	"github.com/verbena-rdma/verbena/internal/transport"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
@@ -17,6 +18,9 @@ type srq struct {
 	num    uint32
 	events driver.EventSink
 	users  users
+	xrc    *transport.XRCSRQ // nil: not one for XRC
+	xrcd   *xrcd
+	cq     *cq
 	dead   atomic.Bool
 }
 
@@ -39,7 +43,7 @@ func (d *Device) CreateSRQ(p driver.PD, attr *ib.SRQAttr, ev driver.EventSink) (
 		return nil, fmt.Errorf("protection domain is deallocated: %w", syscall.EINVAL)
 	}
 	attr.MaxSGE = max(attr.MaxSGE, 1)
-	s := &srq{pd: dom, q: queue.NewRQ(int(attr.MaxWR), int(attr.MaxSGE)), num: d.srqNum.Add(1) & 0xFFFFFF, events: ev}
+	s := &srq{pd: dom, q: queue.NewRQ(int(attr.MaxWR), int(attr.MaxSGE)), num: d.newSRQNum(), events: ev}
 	attr.MaxWR = uint32(s.q.Cap())
 	return s, nil
 }
@@ -100,6 +104,7 @@ func (s *srq) Destroy() error {
 	first, err := s.users.end("shared receive queue")
 	if first {
 		s.dead.Store(true)
+		s.closeXRC()
 		s.pd.mem.Drop()
 		s.pd.dev.srqs.drop()
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/verbena-rdma/verbena/ib"
 )
 
 // users counts the queue pairs that use a completion queue or a shared receive
@@ -29,7 +31,10 @@ func (u *users) hold() bool {
 func (u *users) drop() { u.n.Add(-1) }
 
 // end destroys what has no user, else EBUSY. first is true once.
-func (u *users) end(what string) (first bool, err error) {
+func (u *users) end(what string) (first bool, err error) { return u.endFor(what, "queue pairs") }
+
+// endFor is end for what others than queue pairs use.
+func (u *users) endFor(what, by string) (first bool, err error) {
 	for {
 		switch n := u.n.Load(); n {
 		case destroyed:
@@ -39,7 +44,7 @@ func (u *users) end(what string) (first bool, err error) {
 				return true, nil
 			}
 		default:
-			return false, fmt.Errorf("%s is used by %d queue pairs: %w", what, n, syscall.EBUSY)
+			return false, fmt.Errorf("%s is used by %d %s: %w", what, n, by, syscall.EBUSY)
 		}
 	}
 }
@@ -66,8 +71,11 @@ func (q *qp) hold() error {
 	return nil
 }
 
-// release ends it.
+// release ends it. A target queue pair of XRC uses nothing: its handles do.
 func (q *qp) release() {
+	if q.Type == ib.XRCRecv {
+		return
+	}
 	if q.srq != nil {
 		q.srq.users.drop()
 	}

@@ -110,6 +110,7 @@ type QPInitAttr struct {
 	Type             ib.QPType
 	SQSigAll         bool
 	BlockSelfMcastLB bool
+	XRCD             XRCD // of a queue pair of type XRCRecv
 }
 
 // QP is a queue pair.
