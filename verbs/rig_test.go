@@ -44,7 +44,12 @@ func newRig(t testing.TB, mtu int) *rig {
 
 func (r *rig) node(name string, mtu int, addrs ...string) *node {
 	r.t.Helper()
-	n := &node{t: r.t, net: r.net, port: r.net.NewPort(simnet.Config{}), addr: netip.MustParseAddr(addrs[0])}
+	return r.nodeOn(r.net.NewPort(simnet.Config{}), name, mtu, addrs...)
+}
+
+func (r *rig) nodeOn(port *simnet.Port, name string, mtu int, addrs ...string) *node {
+	r.t.Helper()
+	n := &node{t: r.t, net: r.net, port: port, addr: netip.MustParseAddr(addrs[0])}
 	cfg := soft.Config{Name: name, LinkMTU: mtu, Port: n.port, Clock: r.net.Now, Seed: 1, Manual: true}
 	for _, a := range addrs {
 		cfg.Addrs = append(cfg.Addrs, netip.MustParseAddr(a))

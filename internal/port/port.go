@@ -25,6 +25,7 @@ type Stats struct {
 	TxErrors, TxAgain, TxFault uint64 // errors; would block; payload memory gone
 	RxDgrams, RxBytes, RxTrunc uint64
 	RxForeign                  uint64 // for a group, over another interface than it was joined on
+	RxOverflow                 uint64 // found the receive buffer full
 	GSOOff                     uint64 // times an offload was switched off after a failure
 }
 

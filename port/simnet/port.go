@@ -263,7 +263,11 @@ func (p *Port) Caps() port.Caps {
 }
 
 // Stats gives the counters.
-func (p *Port) Stats() port.Stats { return p.stats }
+func (p *Port) Stats() port.Stats {
+	s := p.stats
+	s.RxOverflow = p.overflowed
+	return s
+}
 
 // Overflowed is the number of datagrams that found the queue full.
 func (p *Port) Overflowed() uint64 { return p.overflowed }

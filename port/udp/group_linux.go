@@ -32,6 +32,8 @@ type groups struct {
 	byAddr map[netip.Addr]*socket
 	byFD   map[int32]*socket
 	events [groupEvents]unix.EpollEvent
+
+	overflowed uint64 // dropped for groups that were left
 }
 
 // fd is the epoll descriptor, -1 before the first group.
@@ -108,6 +110,7 @@ func (p *Port) Leave(group netip.Addr) {
 	}
 	delete(g.byAddr, group)
 	delete(g.byFD, int32(s.fd))
+	g.overflowed += uint64(socketDrops(s.fd))
 	_ = unix.Close(s.fd) // leaves the group, and the epoll set
 }
 

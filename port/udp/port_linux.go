@@ -92,6 +92,7 @@ func (p *Port) leave() {
 }
 
 func (p *Port) closeAll() {
+	p.countDrops()
 	for _, s := range *p.socks.Load() {
 		_ = unix.Close(s.fd)
 	}
@@ -168,4 +169,8 @@ func (p *Port) Caps() port.Caps {
 }
 
 // Stats implements port.Port.
-func (p *Port) Stats() port.Stats { return p.counters.stats() }
+func (p *Port) Stats() port.Stats {
+	s := p.counters.stats()
+	s.RxOverflow = p.overflowed()
+	return s
+}

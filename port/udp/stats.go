@@ -18,7 +18,7 @@ type counters struct {
 	_ [64]byte
 
 	rxDgrams, rxBytes, rxTrunc atomic.Uint64
-	rxForeign                  atomic.Uint64
+	rxForeign, rxOverflow      atomic.Uint64
 
 	_ [64]byte
 }

@@ -67,6 +67,7 @@ var portCounters = [...]struct {
 	{"rx_datagrams", func(s *port.Stats) uint64 { return s.RxDgrams }},
 	{"rx_bytes", func(s *port.Stats) uint64 { return s.RxBytes }},
 	{"drop_truncated", func(s *port.Stats) uint64 { return s.RxTrunc }},
+	{"drop_socket_buffer", func(s *port.Stats) uint64 { return s.RxOverflow }},
 	{"drop_other_interface", func(s *port.Stats) uint64 { return s.RxForeign }},
 	{"offload_failures", func(s *port.Stats) uint64 { return s.GSOOff }},
 }
