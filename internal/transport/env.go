@@ -24,11 +24,12 @@ type Env struct {
 
 	// Ready holds queue pairs to be given a Post again in this turn: their
 	// destination's window opened, or a bounded piece of work is left over.
+	Ready []*QP
+	// Owed holds queue pairs that owe an ACK which may wait for company.
+	Owed []*QP
 	// Doomed holds queue pairs that lost a completion; see FailDoomed.
 	Doomed []*QP
-	Ready  []*QP
-	// Owed holds queue pairs that owe an ACK which may wait for company.
-	Owed    []*QP
+
 	counted int // packets of Tx that are in SentPackets
 
 	fired  []*queue.CQ
