@@ -90,7 +90,7 @@ func testVeth(t *testing.T, nb *namespace, a, b *node, addr func(netip.Addr) boo
 	if len(c.ports) != 4 { // RC has two directions
 		t.Errorf("%d flows, want 4: %v", len(c.ports), c.ports)
 	}
-	if off := a.counters()["PortGSOOff"]; off == 0 && !v6 && c.maxID < 8 {
+	if off := a.counters()["offload_failures"]; off == 0 && !v6 && c.maxID < 8 {
 		t.Errorf("the largest identification is %d: nothing was segmented", c.maxID)
 	}
 }
