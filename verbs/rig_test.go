@@ -170,16 +170,19 @@ func (n *node) step(q *verbs.QP, s ib.QPState, peer *verbs.QP, peerAddr netip.Ad
 		}
 	case ib.QPStateRTR:
 		switch q.Type() {
-		case ib.RC:
+		case ib.RC, ib.XRCRecv:
 			mask |= ib.QPAttrMaxDestRDAtomic | ib.QPAttrMinRNRTimer
 			fallthrough
-		case ib.UC:
+		case ib.UC, ib.XRCSend:
 			mask |= ib.QPAttrAV | ib.QPAttrPathMTU | ib.QPAttrDestQPN | ib.QPAttrRQPSN
 		}
 	case ib.QPStateRTS:
 		mask |= ib.QPAttrSQPSN
-		if q.Type() == ib.RC {
+		switch q.Type() {
+		case ib.RC, ib.XRCSend:
 			mask |= ib.QPAttrTimeout | ib.QPAttrRetryCnt | ib.QPAttrRNRRetry | ib.QPAttrMaxRDAtomic
+		case ib.XRCRecv:
+			mask |= ib.QPAttrTimeout
 		}
 	}
 	if err := q.Modify(&a, mask); err != nil {
