@@ -468,28 +468,32 @@ const (
 
 // DeviceAttr is what query_device tells (struct ibv_device_attr).
 type DeviceAttr struct {
-	FWVer            string
-	NodeGUID         uint64
-	SysImageGUID     uint64
-	MaxMRSize        uint64
-	PageSizeCap      uint64
-	VendorID         uint32
-	VendorPartID     uint32
-	HWVer            uint32
-	MaxQP            int
-	MaxQPWR          int
-	MaxSGE           int
-	MaxSGERd         int
-	MaxCQ            int
-	MaxCQE           int
-	MaxMR            int
-	MaxPD            int
-	MaxQPRDAtom      int
-	MaxQPInitRDAtom  int
-	AtomicCap        AtomicCap
-	MaxMW            int
-	MaxMcastGrp      int
-	MaxMcastQPAttach int // queue pairs of a group
+	FWVer           string
+	NodeGUID        uint64
+	SysImageGUID    uint64
+	MaxMRSize       uint64
+	PageSizeCap     uint64
+	VendorID        uint32
+	VendorPartID    uint32
+	HWVer           uint32
+	MaxQP           int
+	MaxQPWR         int
+	MaxSGE          int
+	MaxSGERd        int
+	MaxCQ           int
+	MaxCQE          int
+	MaxMR           int
+	MaxPD           int
+	MaxQPRDAtom     int
+	MaxQPInitRDAtom int
+	AtomicCap       AtomicCap
+	MaxMW           int
+	// MaxFastRegPageListLen is the most pages of a fast registration (kernel:
+	// max_fast_reg_page_list_len).
+	MaxFastRegPageListLen int
+	MaxDMSize             uint64 // device memory in bytes
+	MaxMcastGrp           int
+	MaxMcastQPAttach      int // queue pairs of a group
 	// MaxTotalMcastQPAttach is the number of queue pairs in groups, summed over the groups.
 	MaxTotalMcastQPAttach int
 	MaxAH                 int

@@ -42,9 +42,9 @@ const (
 // ibv_device_cap_flags; the local DMA key's is the kernel's
 // IB_DEVICE_LOCAL_DMA_LKEY).
 const (
-	DeviceLocalDMALKey     uint64 = 1 << 15 // domains have a local DMA key
-	DeviceMemWindow        uint64 = 1 << 17 // memory windows
-	DeviceMemMgtExtensions uint64 = 1 << 21 // fast registration, LOCAL_INV, SEND with invalidate
-	DeviceMemWindowType2A  uint64 = 1 << 23 // windows of type 2 are of the queue pair alone
-	DeviceMemWindowType2B  uint64 = 1 << 24 // ... of the queue pair and its domain
+	DeviceCapLocalDMALKey     uint64 = 1 << 15 // domains have a local DMA key
+	DeviceCapMemWindow        uint64 = 1 << 17 // memory windows
+	DeviceCapMemMgtExtensions uint64 = 1 << 21 // fast registration, LOCAL_INV, SEND with invalidate
+	DeviceCapMemWindowType2A  uint64 = 1 << 23 // windows of type 2 are of the queue pair alone
+	DeviceCapMemWindowType2B  uint64 = 1 << 24 // ... of the queue pair and its domain
 )

@@ -152,3 +152,6 @@ func (t *Table) FastRegister(pd *PD, r *Region, key ib.RKey, access ib.Access) b
 	t.put(r.slot, e)
 	return true
 }
+
+// Fast reports whether the region is one for fast registration.
+func (r *Region) Fast() bool { return r.fast != nil }

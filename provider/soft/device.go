@@ -45,6 +45,7 @@ type Device struct {
 	listening atomic.Bool            // every address of the table is open
 	unfollow  func()                 // ends Config.Watch; nil: there is nothing to end
 
+	dmBytes atomic.Int64 // device memory in use
 	closed  atomic.Bool
 	capture *capture.Capture // nil: none
 }
@@ -115,7 +116,8 @@ func (d *Device) Query() ib.DeviceAttr {
 		FWVer: fwVersion, NodeGUID: d.cfg.GUID, SysImageGUID: d.cfg.GUID,
 		MaxMRSize: 1<<63 - 1, PageSizeCap: 0xFFFFF000, VendorID: vendorID, VendorPartID: vendorPart,
 		MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxSGERd: maxSGE,
-		MaxCQ: maxCQ, MaxCQE: maxCQE, MaxMR: maxMR, MaxPD: maxPD,
+		MaxCQ: maxCQ, MaxCQE: maxCQE, MaxMR: maxMR, MaxPD: maxPD, MaxMW: maxMW,
+		MaxFastRegPageListLen: maxFastRegPages, MaxDMSize: maxDMSize,
 		MaxQPRDAtom: maxRDAtomic, MaxQPInitRDAtom: maxRDAtomic, AtomicCap: ib.AtomicHCA,
 		MaxAH: maxAH, MaxSRQ: maxSRQ, MaxSRQWR: maxSRQWR, MaxSRQSGE: maxSGE,
 		MaxPKeys: pkeyTableLen, MaxInlineData: maxInline, LocalCAAckDelay: ackDelay,
@@ -211,6 +213,8 @@ func (d *Device) Leaks() error {
 		{"address handles", d.ahs.n.Load()},
 		{"XRC domains", d.xrcds.n.Load()},
 		{"memory regions", int64(d.table.Len())},
+		{"memory windows", int64(d.table.Windows())},
+		{"bytes of device memory", d.dmBytes.Load()},
 	} {
 		if c.n != 0 {
 			return fmt.Errorf("%d %s are left", c.n, c.what)

@@ -11,6 +11,7 @@ const (
 	maxCQ        = 1 << 17
 	maxCQE       = 1<<20 - 1
 	maxMR        = 1 << 18
+	maxMW        = maxMR / 2
 	maxPD        = 1 << 17
 	maxAH        = 1 << 17
 	maxSRQ       = 1 << 16
@@ -29,6 +30,10 @@ const (
 	accessQP = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic |
 		ib.AccessMWBind | ib.AccessFlushGlobal | ib.AccessFlushPersistent
 
+	maxFastRegPages = 512 // as Linux's soft RoCE has
+	maxDMSize       = 64 << 20
+	maxDMLogAlign   = 21
+
 	// Device capability flags (enum ibv_device_cap_flags).
 	capChangePhyPort  = 1 << 5
 	capUDAVPort       = 1 << 6
@@ -36,6 +41,7 @@ const (
 	capSysImageGUID   = 1 << 11
 	capRCRNRNAKGen    = 1 << 12
 	capSRQResize      = 1 << 13
-	deviceCapFlags    = ib.DeviceCapXRC | capUDAVPort | capCurQPState | capSysImageGUID | capRCRNRNAKGen | capSRQResize
+	deviceCapFlags    = capMemory | ib.DeviceCapXRC | capUDAVPort | capCurQPState | capSysImageGUID | capRCRNRNAKGen | capSRQResize
+	capMemory         = ib.DeviceCapMemWindow | ib.DeviceCapMemWindowType2B | ib.DeviceCapMemMgtExtensions | ib.DeviceCapLocalDMALKey
 	portCapIPBasedGID = 1 << 26 // IBV_PORT_IP_BASED_GIDS
 )

@@ -187,6 +187,7 @@ func (q *qp) apply(from, to ib.QPState, a *ib.QPAttr, mask ib.QPAttrMask, flow *
 	q.State = to
 	q.Service.Modified(e, from, mask)
 	if to == ib.QPStateReset {
+		q.dev.table.UnbindQP(q.QP.Num)
 		if q.Dest != nil {
 			q.Dest.Leave(&q.QP)
 		}

@@ -16,6 +16,7 @@ import (
 type pd struct {
 	dev  *Device
 	mem  mem.PD
+	dma  dmaKey
 	dead atomic.Bool
 }
 
@@ -33,6 +34,7 @@ func (p *pd) Dealloc() error {
 		return err
 	}
 	if !p.dead.Swap(true) {
+		p.dropDMA()
 		p.dev.pds.drop()
 	}
 	return nil
@@ -49,10 +51,12 @@ func (d *Device) pdOf(p driver.PD) (*pd, error) {
 
 // mr is a memory region.
 type mr struct {
-	pd     *pd
+	dev    *Device
 	region *mem.Region
+	dm     *dm // device memory that it is on, or nil
 
 	mu   sync.Mutex // whoever deregisters, also as the second, returns when it is done
+	pd   *pd        // under mu
 	dead bool
 }
 
@@ -87,7 +91,7 @@ func (p *pd) register(r *mem.Region, err error) (driver.MR, error) {
 		p.dev.table.Release(r)
 		return nil, err
 	}
-	return &mr{pd: p, region: r}, nil
+	return &mr{dev: p.dev, pd: p, region: r}, nil
 }
 
 func (m *mr) LKey() ib.LKey  { return m.region.LKey() }
@@ -103,12 +107,15 @@ func (m *mr) Dereg() error {
 	if m.dead {
 		return nil
 	}
-	t := m.pd.dev.table
+	t := m.dev.table
 	if err := t.Remove(m.region); err != nil {
 		return err
 	}
 	m.dead = true
-	m.pd.dev.eng.Quiesce()
+	m.dev.eng.Quiesce()
 	t.Release(m.region)
+	if m.dm != nil {
+		m.dm.users.drop()
+	}
 	return nil
 }

@@ -223,6 +223,9 @@ func (q *qp) push(wr *driver.SendWR) error {
 	if err := queue.Check(wr, q.Type, &q.limits); err != nil {
 		return err
 	}
+	if queue.Local(wr.Opcode) {
+		return q.pushLocal(wr)
+	}
 	var to *ah
 	if q.Type == ib.UD {
 		var err error
@@ -300,6 +303,7 @@ func (q *qp) Destroy() error {
 	from := q.State
 	q.State = ib.QPStateReset
 	q.Service.Modified(e, from, ib.QPAttrState)
+	q.dev.table.UnbindQP(q.QP.Num)
 	if !q.Shared {
 		q.RQ.SetClosed(true)
 	}
