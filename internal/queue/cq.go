@@ -24,6 +24,9 @@ type CQ struct {
 	waking   bool // Push has reported for the watchers: Notify is on its way
 	notify   func(armed bool)
 	events   driver.EventSink
+
+	ex  *extension  // nil: a plain queue
+	mod *moderation // nil: notifications leave at once
 }
 
 // arming is what a completion queue is armed for.
@@ -45,41 +48,70 @@ func (c *CQ) Cap() int {
 	return len(c.ring)
 }
 
-// Push appends a completion. fire: somebody is to be told (the queue was armed
-// for it, and is not any more; or somebody watches): the caller calls Notify,
-// without locks. overrun: the queue was full, the completion is lost and the
-// queue is in error (true once, at the first; the caller calls Notify then
-// too). A queue in error takes nothing any more.
+// Push is PushAt for queues that are not moderated and have no timestamps.
 func (c *CQ) Push(wc *driver.WC, solicited bool) (fire, overrun bool) {
+	fire, overrun, _ = c.PushAt(0, 0, wc, solicited)
+	return fire, overrun
+}
+
+// PushAt appends a completion at the time now; clock is the same by the device's
+// clock, its timestamp. fire: somebody is to be told (the queue was armed for
+// it, and is not any more; or somebody watches): the caller calls Notify, without
+// locks. overrun: the queue was full, the completion is lost and the queue is in
+// error (true once, at the first; the caller calls Notify then too). A queue in
+// error takes nothing any more. held: a notification waits; the caller asks Held
+// for the time at which it is due, and Release then, until that says that there
+// is none any more.
+func (c *CQ) PushAt(now, clock int64, wc *driver.WC, solicited bool) (fire, overrun, held bool) {
 	c.mu.Lock()
 	if c.overrun.Load() {
 		c.mu.Unlock()
-		return false, false
+		return false, false, false
 	}
 	n := int(c.n.Load())
 	if n == len(c.ring) {
-		c.overrun.Store(true)
-		if c.armed != armedNot {
-			c.armed = armedNot
-			c.due++
+		if c.ex == nil || !c.ex.lossy {
+			c.overrun.Store(true)
+			if c.armed != armedNot {
+				c.announce()
+			}
+			c.mu.Unlock()
+			return false, true, false
 		}
-		c.mu.Unlock()
-		return false, true
+		n--
+		c.loseOldest()
 	}
-	c.ring[c.wrap(c.head+n)] = *wc
+	i := c.wrap(c.head + n)
+	c.ring[i] = *wc
+	if c.ex != nil && c.ex.stamps != nil {
+		c.ex.stamps[i] = clock
+	}
 	c.n.Store(int32(n + 1))
 	// A failed completion counts as solicited (IBA 11.4.2.2).
 	if c.armed == armedAny || c.armed == armedSolicited && (solicited || wc.Status != ib.WCSuccess) {
-		c.armed = armedNot
-		c.due++
-		fire = true
+		if c.mod == nil || wc.Status != ib.WCSuccess || c.mod.enough(now) {
+			c.announce()
+			fire = true
+		} else if !c.mod.listed {
+			c.mod.listed = true
+			held = true
+		}
 	}
 	if c.watchers > 0 && !c.waking {
 		c.waking = true
 		fire = true
 	}
 	c.mu.Unlock()
-	return fire, false
+	return fire, false, held
+}
+
+// announce ends the arming: a call of Notify is due. The lock is held.
+func (c *CQ) announce() {
+	c.armed = armedNot
+	c.due++
+	if c.mod != nil {
+		c.mod.count, c.mod.at = 0, 0
+	}
 }
 
 func (c *CQ) wrap(i int) int {
@@ -94,6 +126,10 @@ func (c *CQ) wrap(i int) int {
 func (c *CQ) Poll(dst []driver.WC) int {
 	if c.n.Load() == 0 {
 		return 0
+	}
+	if c.ex != nil {
+		c.ex.lock()
+		defer c.ex.unlock()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,6 +235,9 @@ func (c *CQ) Resize(cqe, most int) error {
 	ring := make([]driver.WC, cqe)
 	k := copy(ring[:n], c.ring[c.head:])
 	copy(ring[k:n], c.ring)
+	if c.ex != nil {
+		c.ex.resize(c.head, n, cqe)
+	}
 	c.ring, c.head = ring, 0
 	return nil
 }

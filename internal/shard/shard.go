@@ -54,7 +54,8 @@ func (s *Shard) send() {
 // Unlock.
 func (s *Shard) Lock() *transport.Env {
 	s.mu.Lock()
-	s.env.Now = s.eng.now()
+	s.env.Skew = s.eng.skew.Load()
+	s.env.Now = s.eng.cfg.Clock() - s.env.Skew
 	return &s.env
 }
 
@@ -139,6 +140,9 @@ func (s *Shard) publish() {
 		s.timers.Set(it, d)
 	}
 	d := s.timers.Next()
+	if at := s.env.ModeratedAt(); at != 0 && (d == 0 || at < d) {
+		d = at
+	}
 	if len(s.env.Ready) > 0 {
 		d = s.env.Now
 	}
@@ -192,7 +196,7 @@ func (s *Shard) payOwed() {
 // begin starts a turn: the ACKs owed so far leave at its end.
 func (s *Shard) begin(now int64) {
 	s.mu.Lock()
-	s.env.Now = now
+	s.env.Now, s.env.Skew = now, s.eng.skew.Load()
 	s.due, s.env.Owed = s.env.Owed, s.due
 }
 
@@ -200,6 +204,7 @@ func (s *Shard) begin(now int64) {
 func (s *Shard) end(d *transport.Deliveries) {
 	s.runReady()
 	s.expire()
+	s.env.FireModerated()
 	if len(s.env.Owed) > 0 && !s.env.Tx.Empty() {
 		s.due = append(s.due, s.env.Owed...)
 		clear(s.env.Owed)

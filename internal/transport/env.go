@@ -12,9 +12,10 @@ import (
 // Env is what a protocol step works with. A shard owns one; it is valid while
 // the shard's lock is held.
 type Env struct {
-	Now int64 // ns; read once a turn
-	Tx  *pkt.Tx
-	Mem *mem.Table
+	Now  int64 // ns; read once a turn
+	Skew int64 // ns that the device's clock is ahead of Now
+	Tx   *pkt.Tx
+	Mem  *mem.Table
 	// Stats are the counters of the queue pair whose step this is; see Count.
 	Stats *Stats
 	// PKeyDrops and QKeyDrops count for all queue pairs: ports tell them often.
@@ -32,8 +33,9 @@ type Env struct {
 
 	counted int // packets of Tx that are in SentPackets
 
-	fired  []*queue.CQ
-	events []event
+	fired     []*queue.CQ
+	events    []event
+	moderated []*queue.CQ // with a notification that is held back
 }
 
 type event struct {
@@ -92,7 +94,10 @@ func (e *Env) RoomCopy(n int) {
 // Complete puts a completion into cq. Its notification is delivered after the
 // lock is released. An overrun raises CQ_ERR (IBA 11.6.3.1).
 func (e *Env) Complete(cq *queue.CQ, wc *driver.WC, solicited bool) {
-	fire, overrun := cq.Push(wc, solicited)
+	fire, overrun, held := cq.PushAt(e.Now, e.Now+e.Skew, wc, solicited)
+	if held {
+		e.hold(cq)
+	}
 	if fire {
 		e.fired = append(e.fired, cq)
 	}

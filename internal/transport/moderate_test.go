@@ -1,0 +1,60 @@
+package transport
+
+import (
+	"testing"
+
+	"github.com/verbena-rdma/verbena/internal/queue"
+	"github.com/verbena-rdma/verbena/verbs/driver"
+)
+
+func TestModeratedNotification(t *testing.T) {
+	e := &Env{Now: 100, Skew: 7}
+	a, b := queue.NewCQ(10), queue.NewCQ(10)
+	told := map[*queue.CQ]int{}
+	for cq, period := range map[*queue.CQ]int64{a: 50, b: 20} {
+		cq.SetNotify(func(bool) { told[cq]++ })
+		cq.Moderate(0, period)
+		cq.Arm(false)
+		e.Complete(cq, &driver.WC{}, false)
+		e.Complete(cq, &driver.WC{}, false)
+	}
+	deliver := func() {
+		var d Deliveries
+		e.Take(&d)
+		d.Deliver()
+	}
+	if at := e.ModeratedAt(); at != 120 || e.Pending() {
+		t.Errorf("due at %d, pending %v", at, e.Pending())
+	}
+	e.Now = 119
+	e.FireModerated()
+	deliver()
+	if len(told) != 0 {
+		t.Error("told too early")
+	}
+	e.Now = 130
+	e.FireModerated()
+	deliver()
+	if told[b] != 1 || told[a] != 0 || e.ModeratedAt() != 150 {
+		t.Errorf("told %v, next at %d", told, e.ModeratedAt())
+	}
+	// What was told for another reason meanwhile is not told again.
+	if a.Moderate(0, 10) {
+		a.Notify()
+	}
+	e.Now = 200
+	e.FireModerated()
+	deliver()
+	if told[a] != 1 || e.ModeratedAt() != 0 || len(e.moderated) != 0 {
+		t.Errorf("told %v, next at %d", told, e.ModeratedAt())
+	}
+}
+
+func TestCompletionTimestamp(t *testing.T) {
+	e := &Env{Now: 100, Skew: 7}
+	cq := queue.NewCQEx(4, true, false, true)
+	e.Complete(cq, &driver.WC{}, false)
+	if _, ts := cq.Look(); len(ts) != 1 || ts[0] != 107 {
+		t.Errorf("timestamps %v", ts)
+	}
+}
