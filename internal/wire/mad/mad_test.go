@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
@@ -151,6 +152,84 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
+// kernelCM is the management datagrams of connections between two Linux 6.1 kernels: the payload of the captured packets of package
+// roce whose name says mad.
+func kernelCM(t testing.TB) map[string][]byte {
+	text, err := os.ReadFile("../roce/testdata/kernel-6.1.hex")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]byte{}
+	for line := range strings.Lines(string(text)) {
+		name, digits, ok := strings.Cut(strings.TrimSpace(line), ": ")
+		if !ok || !strings.Contains(name, "-mad-") {
+			continue
+		}
+		b, err := hex.DecodeString(digits)
+		if err != nil || len(b) != 308 {
+			t.Fatal(name, len(b), err)
+		}
+		all[name] = b[20+8+12+8:][:Len]
+	}
+	if len(all) == 0 {
+		t.Fatal("no management datagrams")
+	}
+	return all
+}
+
+// What Linux sends makes sense: both sides name the same ids and queue pairs, and reserved bytes are 0.
+func TestKernelCM(t *testing.T) {
+	seen := map[AttrID]bool{}
+	for name, b := range kernelCM(t) {
+		var p Packet
+		if err := Parse(b, &p); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		seen[p.Attr] = true
+		if p.Hdr.TID() == 0 || p.Hdr.Status() != 0 {
+			t.Errorf("%s: TID %#x, status %d", name, p.Hdr.TID(), p.Hdr.Status())
+		}
+		switch p.Attr {
+		case AttrREQ:
+			m := REQ(p.Data)
+			ip := IPHeader(m.PrivateData())
+			space, port, ok := SplitServiceID(m.ServiceID())
+			if !ok || space != PortSpaceTCP || port == 0 || m.LocalCommID() == 0 || m.LocalQPN() < 17 || m.LocalCAGUID() == 0 || m.PKey() != 0xFFFF ||
+				m.MaxCMRetries() != 15 || m.RemoteCMResponseTimeout() != 20 || m.PrimaryPath().LocalGID().Addr() != ip.Src() ||
+				m.PrimaryPath().RemoteGID().Addr() != ip.Dst() || m.AlternatePath().LocalLID() != 0 || m.PrimaryPath().HopLimit() != 64 {
+				t.Errorf("%s: %x", name, b)
+			}
+		case AttrREP:
+			m := REP(p.Data)
+			if m.LocalCommID() == 0 || m.RemoteCommID() == 0 || m.LocalQPN() < 17 || m.LocalCAGUID() == 0 || m.TargetACKDelay() != 15 || m.VendorID() != 0 {
+				t.Errorf("%s: %x", name, b)
+			}
+		case AttrREJ:
+			if m := REJ(p.Data); m.Reason() != RejectConsumer && m.Reason() != RejectBadServiceID {
+				t.Errorf("%s: %v, %x", name, m.Reason(), b)
+			}
+		case AttrDREQ:
+			if m := DREQ(p.Data); m.RemoteQPN() < 17 || m.LocalCommID() == 0 || m.RemoteCommID() == 0 {
+				t.Errorf("%s: %x", name, b)
+			}
+		case AttrSIDRREQ:
+			if space, port, ok := SplitServiceID(SIDRREQ(p.Data).ServiceID()); !ok || space != PortSpaceUDP || port == 0 {
+				t.Errorf("%s: %x", name, b)
+			}
+		case AttrSIDRREP:
+			if m := SIDRREP(p.Data); m.Status() != SIDROK || m.QPN() < 17 || m.QKey() != 0x01234567 {
+				t.Errorf("%s: %x", name, b)
+			}
+		}
+	}
+	for _, a := range []AttrID{AttrREQ, AttrREJ, AttrREP, AttrRTU, AttrDREQ, AttrDREP, AttrSIDRREQ, AttrSIDRREP} {
+		if !seen[a] {
+			t.Errorf("no %v was captured", a)
+		}
+	}
+}
+
 func bad() []byte { return bytes.Repeat([]byte{0xEE}, Len+10) }
 
 func TestIPHeader(t *testing.T) {
@@ -221,6 +300,9 @@ func TestNames(t *testing.T) {
 // No datagram makes a getter fail, and what Parse accepts it does not change.
 func FuzzParse(f *testing.F) {
 	f.Add(workedREQ(f))
+	for _, b := range kernelCM(f) {
+		f.Add(b)
+	}
 	for a := AttrREQ; a <= AttrAPR; a++ {
 		b := make([]byte, Len)
 		for i := range b {
