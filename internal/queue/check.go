@@ -82,8 +82,8 @@ type Limits struct {
 // checked here. The error is a *WRError: EINVAL, or EOPNOTSUPP for an opcode
 // that the type has but the device does not offer.
 func Check(wr *driver.SendWR, typ ib.QPType, l *Limits) error {
-	if !legal(typ).Has(wr.Opcode) || !l.Ops.Has(wr.Opcode) {
-		return opcodeError(wr.Opcode, typ)
+	if err := CheckOpcode(wr.Opcode, typ, l); err != nil {
+		return err
 	}
 	if u := wr.Flags &^ flagsKnown; u != 0 {
 		if u == ib.SendIPCSum {
@@ -132,6 +132,14 @@ func Check(wr *driver.SendWR, typ ib.QPType, l *Limits) error {
 		if wr.RemoteQPN > ib.QPNMax {
 			return &WRError{"RemoteQPN", syscall.EINVAL, fmt.Sprintf("%#x has more than 24 bits", uint32(wr.RemoteQPN))}
 		}
+	}
+	return nil
+}
+
+// CheckOpcode is the part of Check that only needs the opcode.
+func CheckOpcode(op ib.WROpcode, typ ib.QPType, l *Limits) error {
+	if !legal(typ).Has(op) || !l.Ops.Has(op) {
+		return opcodeError(op, typ)
 	}
 	return nil
 }

@@ -199,23 +199,30 @@ func (q *qp) PostSend(wrs []driver.SendWR) (n int, err error) {
 	e := q.sh.LockFor(&q.QP)
 	// Deferred: a handle that is not of this module may panic when it is unwrapped.
 	defer q.sh.Unlock(&q.QP)
-	switch {
-	case q.dead:
-		err = fmt.Errorf("queue pair was destroyed: %w", syscall.EINVAL)
-	case q.State < ib.QPStateRTS:
-		err = fmt.Errorf("queue pair is in state %v, sends need RTS: %w", q.State, syscall.EINVAL)
-	default:
-		for n < len(wrs) {
-			if err = q.push(&wrs[n]); err != nil {
-				break
-			}
-			n++
+	if err = q.canPost(); err != nil {
+		return 0, err
+	}
+	for n < len(wrs) {
+		if err = q.push(&wrs[n]); err != nil {
+			break
 		}
-		if n > 0 {
-			q.Service.Post(e)
-		}
+		n++
+	}
+	if n > 0 {
+		q.Service.Post(e)
 	}
 	return n, err
+}
+
+// canPost reports whether sends may be posted now.
+func (q *qp) canPost() error {
+	switch {
+	case q.dead:
+		return fmt.Errorf("queue pair was destroyed: %w", syscall.EINVAL)
+	case q.State < ib.QPStateRTS:
+		return fmt.Errorf("queue pair is in state %v, sends need RTS: %w", q.State, syscall.EINVAL)
+	}
+	return nil
 }
 
 // push puts one work request into the send queue. The caller's is not changed.
