@@ -43,9 +43,6 @@ func (p *Packet) Copy(dst []byte) int {
 	n := copy(dst, p.Head)
 	for _, r := range p.Rest {
 		k := min(len(r), len(dst)-n)
-		if k <= 0 {
-			break
-		}
 		if mem.Copy(dst[n:n+k], r[:k]) != nil {
 			clear(dst[n : n+k])
 		}
