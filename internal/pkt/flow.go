@@ -18,6 +18,8 @@ type Flow struct {
 	To       netip.AddrPort // destination with zone, port 4791
 	TClass   uint8
 	HopLimit uint8 // 0: the system's default
+	// FlowLabel of IPv6, 20 bits; 0: the system's choice. The ICRC leaves it out.
+	FlowLabel uint32
 
 	// Port is scratch space of the port that sends the flow (a prepared socket
 	// address); the port sets it on first use. A flow belongs to one port.

@@ -18,6 +18,8 @@ type Event struct {
 	Now       int64
 	ID        uint16 // IP identification
 	TOS       uint8
+	TTL       uint8
+	FlowLabel uint32 // IPv6
 	Count     uint64 // datagrams that entered the network before
 	LinkCount uint64 // datagrams that entered this link before
 	Injected  bool   // by Inject, not by a port

@@ -90,7 +90,7 @@ func (n *Net) Inject(src netip.AddrPort, dst netip.Addr, payload []byte, id uint
 func (n *Net) inject(src netip.AddrPort, dst *host, payload []byte, id uint16, m *member) {
 	k := n.pool.get(len(payload))
 	copy(k.data, payload)
-	k.src, k.dst, k.id, k.tos, k.ttl = src, dst, id, 0, defaultTTL
+	k.src, k.dst, k.id, k.tos, k.ttl, k.label = src, dst, id, 0, defaultTTL, 0
 	if m != nil {
 		k.to, k.group = m.port, m.group
 	}
@@ -111,7 +111,7 @@ func (n *Net) schedule(at int64, k *packet, f func()) {
 
 // decode prepares the event that hooks see.
 func (n *Net) decode(k *packet, r *route) {
-	n.ev = Event{Src: k.src, Dst: k.destination(), To: k.dst.addr, Now: n.now, ID: k.id, TOS: k.tos, Count: n.stats.Sent - 1}
+	n.ev = Event{Src: k.src, Dst: k.destination(), To: k.dst.addr, Now: n.now, ID: k.id, TOS: k.tos, TTL: k.ttl, FlowLabel: k.label, Count: n.stats.Sent - 1}
 	n.ev.Err = roce.Parse(k.data, &n.ev.Packet)
 	n.ev.B = k.data
 	if r != nil {
@@ -167,7 +167,7 @@ func (n *Net) transmit(r *route, k *packet) {
 		n.stats.Duplicated++
 		c := n.pool.get(len(k.data))
 		copy(c.data, k.data)
-		c.src, c.dst, c.to, c.group, c.id, c.tos, c.ttl = k.src, k.dst, k.to, k.group, k.id, k.tos, k.ttl
+		c.src, c.dst, c.to, c.group, c.id, c.tos, c.ttl, c.label = k.src, k.dst, k.to, k.group, k.id, k.tos, k.ttl, k.label
 		n.schedule(at+n.rng.below(l.reorderBy()), c, nil)
 	}
 	n.schedule(at, k, nil)

@@ -152,7 +152,7 @@ func (p *Port) split(r *route, m *pkt.Msg, frags [][]byte, to *member) {
 			at += c
 		}
 		k.src = netip.AddrPortFrom(m.Flow.Src(), m.Flow.SrcPort())
-		k.dst, k.tos, k.ttl = r.dst, m.Flow.TClass, m.Flow.HopLimit
+		k.dst, k.tos, k.ttl, k.label = r.dst, m.Flow.TClass, m.Flow.HopLimit, m.Flow.FlowLabel
 		if k.ttl == 0 {
 			k.ttl = defaultTTL
 		}

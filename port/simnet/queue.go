@@ -14,6 +14,7 @@ type packet struct {
 	id    uint16
 	tos   uint8
 	ttl   uint8
+	label uint32
 }
 
 // event is what happens at a time: a packet arrives, or fn is called.

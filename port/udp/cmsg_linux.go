@@ -13,8 +13,8 @@ const (
 	cmsgHdrLen = wordSize + 8
 	cmsgSpace  = (cmsgHdrLen + 4 + wordSize - 1) &^ (wordSize - 1) // of one with up to 4 bytes of data
 
-	// txCtlLen holds segment size, traffic class and hop limit.
-	txCtlLen = 3 * cmsgSpace
+	// txCtlLen holds segment size, traffic class, hop limit and flow label.
+	txCtlLen = 4 * cmsgSpace
 	// rxCtlLen holds the same of a received datagram, with room to spare.
 	rxCtlLen = 5 * cmsgSpace
 )

@@ -61,20 +61,25 @@ func (sc *scratch) reset() {
 type dest struct {
 	to               netip.AddrPort
 	tclass, hopLimit uint8
+	label            uint32
 
 	name    rawAddr
 	nameLen uint32
-	ctl     [2 * cmsgSpace]byte // traffic class and hop limit, those that are set
+	ctl     [3 * cmsgSpace]byte // traffic class, hop limit and flow label, those that are set
 	ctlLen  int
 }
 
 // dest returns the prepared form of a flow. It stays with the flow, so that a
-// packet costs three comparisons.
+// packet costs four comparisons.
 func (s *socket) dest(f *pkt.Flow) *dest {
-	if d, ok := f.Port.(*dest); ok && d.to == f.To && d.tclass == f.TClass && d.hopLimit == f.HopLimit {
+	label := f.FlowLabel
+	if label != 0 && s.noLabel.Load() {
+		label = 0
+	}
+	if d, ok := f.Port.(*dest); ok && d.to == f.To && d.tclass == f.TClass && d.hopLimit == f.HopLimit && d.label == label {
 		return d
 	}
-	d := &dest{to: f.To, tclass: f.TClass, hopLimit: f.HopLimit}
+	d := &dest{to: f.To, tclass: f.TClass, hopLimit: f.HopLimit, label: label}
 	scope := scopeID(f.To.Addr().Zone())
 	if scope == 0 && f.To.Addr().IsLinkLocalUnicast() {
 		scope = s.scope
@@ -89,6 +94,9 @@ func (s *socket) dest(f *pkt.Flow) *dest {
 	}
 	if f.HopLimit != 0 {
 		d.ctlLen += putInt(d.ctl[d.ctlLen:], level, hops, int(f.HopLimit))
+	}
+	if label != 0 && s.addr.Is6() {
+		d.ctlLen += putInt(d.ctl[d.ctlLen:], level, ipv6FlowInfo, int(nativeLabel(label)))
 	}
 	f.Port = d
 	return d
@@ -259,6 +267,12 @@ const (
 
 // failed decides about message m, which failed with errno.
 func (s *sender) failed(sock *socket, m *pkt.Msg, errno unix.Errno, retried bool) verdict {
+	if errno == unix.EINVAL && m.Flow.FlowLabel != 0 && sock.addr.Is6() && !sock.noLabel.Swap(true) {
+		// Where a socket has leased a flow label for itself alone, the kernel takes
+		// none from others (IPV6_FL_S_EXCL). This packet is lost, the next ones go without.
+		s.sent.errors++
+		return skip
+	}
 	switch errno {
 	case unix.EAGAIN, unix.ENOBUFS:
 		if !s.waited && errno == unix.EAGAIN {

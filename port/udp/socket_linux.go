@@ -3,6 +3,7 @@ package udp
 import (
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -16,7 +17,8 @@ type socket struct {
 	addr  netip.Addr // with zone
 	scope uint32     // interface index of the zone
 
-	udpPort uint16 // of a source that only sends
+	udpPort uint16      // of a source that only sends
+	noLabel atomic.Bool // the kernel refused a flow label: none is set any more
 
 	// The source of the last datagram, for the receiver alone: the next one is
 	// likely to come from there too.

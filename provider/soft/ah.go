@@ -122,6 +122,9 @@ func (d *Device) flow(a *ib.AHAttr, key uint32) (*pkt.Flow, error) {
 		}
 	}
 	f := &pkt.Flow{Local: local, To: netip.AddrPortFrom(dst, roce.Port), TClass: a.TrafficClass, HopLimit: a.HopLimit}
+	if dst.Is6() {
+		f.FlowLabel = a.FlowLabel
+	}
 	udpPort := uint16(roce.Port)
 	if s, ok := d.cfg.Port.(port.Sourcer); ok {
 		if f.Source, udpPort, err = s.Source(local, key); err != nil {
