@@ -91,7 +91,7 @@ func TestVersion(t *testing.T) {
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	r := verbena(t).want(t, cli.ExitOK)
-	for _, s := range []string{"demo", "devices", "pingpong", "version"} {
+	for _, s := range []string{"asyncwatch", "demo", "devices", "pingpong", "version"} {
 		if !strings.Contains(r.stdout, "  "+s+" ") {
 			t.Errorf("the help does not tell of %s:\n%s", s, r.stdout)
 		}
@@ -110,6 +110,8 @@ func TestUsage(t *testing.T) {
 		{"pingpong xrc", "there is no verbena pingpong xrc"},
 		{"version 1", "too many arguments: 1"},
 		{"devices extra", "extra"},
+		{"asyncwatch a b", "too many arguments: b"},
+		{"asyncwatch -d a b", "twice"},
 		{"devices -x", "-x"},
 		{"devices -v --json", "exclude"},
 		{"demo file other", "too many arguments: other"},
@@ -171,6 +173,7 @@ func TestFailures(t *testing.T) {
 	a := loopAddr().String()
 	for _, c := range []struct{ args, say string }{
 		{"devices -d nothing", "There are: "},
+		{"asyncwatch nothing", "there is no device or interface nothing"},
 		{"pingpong rc -d nothing", "nothing"},
 		{"pingpong rc -o", "ODP"},
 		{"pingpong rc -O", "ODP"},
