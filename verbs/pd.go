@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/verbs/driver"
@@ -11,8 +12,9 @@ import (
 // of their own domain (struct ibv_pd).
 type PD struct {
 	life
-	ctx *Context
-	pd  driver.PD
+	ctx    *Context
+	pd     driver.PD
+	parent []parent // of a parent domain: what it holds
 }
 
 // Context is the open device that the domain belongs to.
@@ -20,20 +22,33 @@ func (p *PD) Context() *Context { return p.ctx }
 
 // Dealloc gives the domain back (ibv_dealloc_pd). EBUSY: something uses it.
 func (p *PD) Dealloc() error {
+	if p.parent != nil {
+		return opErr("dealloc_pd", p.end(context.Background(), nil, nil, func() {
+			for _, o := range p.parent {
+				o.life.drop()
+			}
+		}))
+	}
 	return opErr("dealloc_pd", p.end(context.Background(), p.pd.Dealloc, nil, p.ctx.drop))
 }
 
 // MR is a registered memory region (struct ibv_mr).
 type MR struct {
 	life
-	pd   *PD
 	mr   driver.MR
+	cur  atomic.Pointer[registration]
+	null bool          // has every address
+	fast driver.FastMR // nil: not one for fast registration
+}
+
+// registration is what a region is now.
+type registration struct {
+	pd   *PD
 	b    []byte
 	lkey ib.LKey
 	rkey ib.RKey
 	addr uint64
 	size uint64
-	null bool // has every address
 }
 
 // RegMR registers b with the given rights (ibv_reg_mr). It is pinned until
@@ -84,42 +99,87 @@ func (p *PD) register(op string, b []byte, reg func() (driver.MR, error)) (*MR, 
 		p.drop()
 		return nil, opErr(op, err)
 	}
-	return &MR{pd: p, mr: m, b: b, lkey: m.LKey(), rkey: m.RKey(), addr: m.Addr(), size: m.Length()}, nil
+	r := &MR{mr: m}
+	r.set(p, b)
+	return r, nil
+}
+
+// set takes over what the provider's region is now.
+func (m *MR) set(pd *PD, b []byte) {
+	d := m.mr
+	m.cur.Store(&registration{pd: pd, b: b, lkey: d.LKey(), rkey: d.RKey(), addr: d.Addr(), size: d.Length()})
 }
 
 // PD is the domain of the region.
-func (m *MR) PD() *PD { return m.pd }
+func (m *MR) PD() *PD { return m.cur.Load().pd }
 
 // LKey names the region in the scatter/gather elements of this side.
-func (m *MR) LKey() ib.LKey { return m.lkey }
+func (m *MR) LKey() ib.LKey {
+	if m.fast != nil {
+		return m.fast.LKey()
+	}
+	return m.cur.Load().lkey
+}
 
-// RKey names the region for the peer.
-func (m *MR) RKey() ib.RKey { return m.rkey }
+// RKey names the region for the peer. That of a region for fast registration is
+// the one of the last WRRegMR that was executed.
+func (m *MR) RKey() ib.RKey {
+	if m.fast != nil {
+		return m.fast.RKey()
+	}
+	return m.cur.Load().rkey
+}
 
 // Addr is the address of the first byte, for both sides.
-func (m *MR) Addr() uint64 { return m.addr }
+func (m *MR) Addr() uint64 {
+	if m.fast != nil {
+		return m.fast.Addr()
+	}
+	return m.cur.Load().addr
+}
 
 // Length is the number of bytes.
-func (m *MR) Length() uint64 { return m.size }
+func (m *MR) Length() uint64 {
+	if m.fast != nil {
+		return m.fast.Length()
+	}
+	return m.cur.Load().size
+}
 
 // Bytes is the slice that was registered; nil for memory that was not given as
 // one.
-func (m *MR) Bytes() []byte { return m.b }
+func (m *MR) Bytes() []byte { return m.cur.Load().b }
 
 // SGE describes length bytes of the region from offset on. Like slicing, it
 // panics when they are not in the region, or more than an element can count
 // (4 GiB - 1).
 func (m *MR) SGE(offset, length int) SGE {
-	in := m.null || uint64(offset) <= m.size && uint64(length) <= m.size-uint64(offset)
+	var addr, size uint64
+	var key ib.LKey
+	if m.fast != nil {
+		addr, size, key = m.fast.Addr(), m.fast.Length(), m.fast.LKey()
+	} else {
+		r := m.cur.Load()
+		addr, size, key = r.addr, r.size, r.lkey
+	}
+	in := m.null || uint64(offset) <= size && uint64(length) <= size-uint64(offset)
 	if offset < 0 || length < 0 || !in || uint64(length) > 1<<32-1 {
 		panic("verbs: SGE out of range of the memory region")
 	}
-	return SGE{Addr: m.addr + uint64(offset), Length: uint32(length), LKey: m.lkey}
+	return SGE{Addr: addr + uint64(offset), Length: uint32(length), LKey: key}
 }
 
 // Dereg ends the registration (ibv_dereg_mr): when it returns nothing touches
 // the memory any more, and the keys are dead. Work that still names them fails.
 // EBUSY: a memory window is bound to it.
 func (m *MR) Dereg() error {
-	return opErr("dereg_mr", m.end(context.Background(), m.mr.Dereg, nil, m.pd.drop))
+	return opErr("dereg_mr", m.end(context.Background(), m.mr.Dereg, nil, func() { m.PD().drop() }))
+}
+
+// UnwrapMR gives the provider's region.
+func (m *MR) UnwrapMR() driver.MR {
+	if m == nil {
+		return nil
+	}
+	return m.mr
 }

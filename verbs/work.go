@@ -9,6 +9,11 @@ type (
 	SGE = driver.SGE
 	// SendWR is a send work request (struct ibv_send_wr). Its AH is an *AH.
 	SendWR = driver.SendWR
+	// BindInfo is what a WRBindMW or WRRegMR does (struct ibv_mw_bind_info). Its MW
+	// is an *MW, its MR an *MR.
+	BindInfo = driver.BindInfo
+	// MWBind is a request to bind a window of type 1 (struct ibv_mw_bind).
+	MWBind = driver.MWBind
 	// RecvWR is a receive work request (struct ibv_recv_wr).
 	RecvWR = driver.RecvWR
 	// WC is a work completion (struct ibv_wc).
