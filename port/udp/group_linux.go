@@ -169,11 +169,14 @@ func openGroup(cfg *Config, group, on netip.Addr) (*socket, error) {
 }
 
 // join makes the socket of a group ready. Of the processes of the host that do
-// the same each gets a copy: the kernel replicates. SO_REUSEPORT lets those of
-// one user in, SO_REUSEADDR those of others too. On the socket of a unicast
-// address that would let them take our packets; here nothing is lost to anybody.
+// the same each gets a copy, whoever runs them: the kernel replicates to all
+// sockets that SO_REUSEADDR lets in. On the socket of a unicast address that would
+// let others take our packets; here nothing is lost to anybody. SO_REUSEPORT will
+// not do: where only one of its sockets is a member on the interface of arrival,
+// Linux (seen with 6.18) takes the short way of early demultiplexing, at whose end
+// it picks any socket of the group that shares the port, member or not.
 func (s *socket) join(cfg *Config, on netip.Addr, index int) error {
-	list := append(s.headerOptions(), option{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1}, option{unix.SOL_SOCKET, unix.SO_REUSEADDR, 1})
+	list := append(s.headerOptions(), option{unix.SOL_SOCKET, unix.SO_REUSEADDR, 1})
 	if s.addr.Is6() {
 		// Here the kernel does not ask on which interface a socket joined.
 		list = append(list, option{unix.SOL_IPV6, unix.IPV6_V6ONLY, 1}, option{unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1})
@@ -294,7 +297,7 @@ func reach6(src, group netip.Addr, index int) error {
 	_ = unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_MULTICAST_IF, index)
 	if err := unix.Connect(fd, sockaddr(group, uint32(index), roce.Port)); err != nil {
 		name := zoneOf(index)
-		return fmt.Errorf("udp: no way from %v to group %v over %s (`ip -6 route add multicast ff00::/8 dev %s table local` makes one): %w",
+		return fmt.Errorf("udp: no way from %v to group %v over %s (`ip -6 route add local ff00::/8 dev %s` makes one): %w",
 			src, group.WithZone(""), name, name, err)
 	}
 	return nil
