@@ -25,4 +25,13 @@
 // queue pairs on it fails with EADDRNOTAVAIL. An interface that does not exist,
 // an address that is invalid or not unicast, or a name that is listed twice
 // makes Devices and Open fail with EINVAL and tell what is wrong.
+//
+// # Captures
+//
+//	VERBENA_PCAP=/tmp/{device}-{pid}.pcapng
+//
+// has each software device write the packets that it sends and receives to a file,
+// with IP and UDP headers, for Wireshark or verbena dump. Packets between two
+// programs of one host are there too, which no other tool shows without root. See
+// WithCapture.
 package rdma

@@ -27,6 +27,9 @@ type config struct {
 	logger    *slog.Logger
 	shards    int
 	spin      time.Duration
+
+	capture  soft.Capture
+	captured bool // by an option, not by the environment
 }
 
 // WithAddrs sets the GID table of an interface's device, in place of the
@@ -104,6 +107,9 @@ func (c *config) all() ([]driver.Provider, error) {
 	}
 	if c.spin != 0 {
 		opts = append(opts, soft.WithWaitSpin(c.spin))
+	}
+	if o := c.captureOption(); o != nil {
+		opts = append(opts, o)
 	}
 	return append(slices.Clone(c.providers), soft.NewProvider(opts...)), nil
 }
