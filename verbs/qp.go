@@ -31,6 +31,8 @@ type QP struct {
 	init  QPInitAttr // with the real sizes
 	async ledger
 
+	exMu sync.Mutex // held by a QPEx from Start to Complete or Abort
+
 	oneMu   sync.Mutex
 	oneSend [1]SendWR
 	oneRecv [1]RecvWR

@@ -1,0 +1,204 @@
+package verbs
+
+import (
+	"fmt"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/ib"
+)
+
+// Send begins a SEND (ibv_wr_send).
+func (x *QPEx) Send() { x.begin(ib.WRSend) }
+
+// SendImm begins a SEND with immediate data, given as the number that the peer
+// shall read (ibv_wr_send_imm).
+func (x *QPEx) SendImm(imm uint32) { x.begin(ib.WRSendWithImm).ImmData = imm }
+
+// SendInv begins a SEND that invalidates the peer's key (ibv_wr_send_inv).
+func (x *QPEx) SendInv(invalidate ib.RKey) { x.begin(ib.WRSendWithInv).InvalidateRKey = invalidate }
+
+// RDMAWrite begins a WRITE to the peer's memory (ibv_wr_rdma_write).
+func (x *QPEx) RDMAWrite(rkey ib.RKey, addr uint64) { x.remote(ib.WRRDMAWrite, rkey, addr) }
+
+// RDMAWriteImm begins a WRITE that tells the peer so, with immediate data
+// (ibv_wr_rdma_write_imm).
+func (x *QPEx) RDMAWriteImm(rkey ib.RKey, addr uint64, imm uint32) {
+	x.remote(ib.WRRDMAWriteWithImm, rkey, addr).ImmData = imm
+}
+
+// RDMARead begins a READ of the peer's memory into what the setter behind it
+// names (ibv_wr_rdma_read).
+func (x *QPEx) RDMARead(rkey ib.RKey, addr uint64) { x.remote(ib.WRRDMARead, rkey, addr) }
+
+// AtomicCmpSwp begins a compare and swap of 8 bytes of the peer's; the value from
+// before comes into what the setter behind it names (ibv_wr_atomic_cmp_swp).
+func (x *QPEx) AtomicCmpSwp(rkey ib.RKey, addr, compare, swap uint64) {
+	wr := x.remote(ib.WRAtomicCmpAndSwp, rkey, addr)
+	wr.CompareAdd, wr.Swap = compare, swap
+}
+
+// AtomicFetchAdd begins a fetch and add; the value from before comes into what the
+// setter behind it names (ibv_wr_atomic_fetch_add).
+func (x *QPEx) AtomicFetchAdd(rkey ib.RKey, addr, add uint64) {
+	x.remote(ib.WRAtomicFetchAndAdd, rkey, addr).CompareAdd = add
+}
+
+// AtomicWrite stores 8 bytes, as they are, at an address of the peer's that is a
+// multiple of 8; nobody there sees a part of them (ibv_wr_atomic_write). It has no
+// payload setter.
+func (x *QPEx) AtomicWrite(rkey ib.RKey, addr uint64, word [8]byte) {
+	wr := x.remote(ib.WRAtomicWrite, rkey, addr)
+	x.inline(wr, word[:])
+}
+
+// Flush makes length bytes of the peer's memory that were written before, or all
+// that the key stands for, visible to everybody there, or durable (ibv_wr_flush).
+// It has no payload setter.
+func (x *QPEx) Flush(rkey ib.RKey, addr uint64, length uint32, typ ib.FlushType, level ib.FlushLevel) {
+	wr := x.remote(ib.WRFlush, rkey, addr)
+	wr.Length, wr.FlushType, wr.FlushLevel = length, typ, level
+}
+
+// BindMW binds a window of type 2; rkey is its key from then on (ibv_wr_bind_mw).
+// It has no setters.
+func (x *QPEx) BindMW(rkey ib.RKey, bind *BindInfo) { x.bind(ib.WRBindMW, rkey, bind) }
+
+// RegMR registers the pages that a fast-registration region was given; rkey is
+// its key from then on (IB_WR_REG_MR of the kernel's interface). It has no
+// setters.
+func (x *QPEx) RegMR(rkey ib.RKey, bind *BindInfo) { x.bind(ib.WRRegMR, rkey, bind) }
+
+func (x *QPEx) bind(op ib.WROpcode, rkey ib.RKey, bind *BindInfo) {
+	wr := x.local(op)
+	wr.RKey, wr.Bind = rkey, bind
+	x.refs = true
+}
+
+// LocalInv invalidates a key of this side's (ibv_wr_local_inv). It has no setters.
+func (x *QPEx) LocalInv(invalidate ib.RKey) { x.local(ib.WRLocalInv).InvalidateRKey = invalidate }
+
+// newest is the request that a setter is for; nil: there is none, which is an
+// error.
+func (x *QPEx) newest(setter string) *SendWR {
+	if len(x.wrs) == 0 {
+		x.fail(setter, "there is no request to set it of", syscall.EINVAL)
+		return nil
+	}
+	return &x.wrs[len(x.wrs)-1]
+}
+
+// payload is newest for a setter of the payload, which the request must not have yet.
+func (x *QPEx) payload(setter string) *SendWR {
+	wr := x.newest(setter)
+	if wr == nil {
+		return nil
+	}
+	switch wr.Opcode {
+	case ib.WRFlush, ib.WRAtomicWrite, ib.WRBindMW, ib.WRRegMR, ib.WRLocalInv:
+		x.fail(setter, "the request has no payload to set", syscall.EINVAL)
+		return nil
+	}
+	if wr.SGList != nil || wr.InlineData != nil {
+		x.fail(setter, "the request has its payload already", syscall.EINVAL)
+		return nil
+	}
+	return wr
+}
+
+// SetSGE gives the newest request one piece of memory (ibv_wr_set_sge).
+func (x *QPEx) SetSGE(lkey ib.LKey, addr uint64, length uint32) {
+	if wr := x.payload("SetSGE"); wr != nil {
+		n := len(x.sges)
+		x.sges = append(x.sges, SGE{Addr: addr, Length: length, LKey: lkey})
+		wr.SGList = x.sges[n : n+1 : n+1]
+	}
+}
+
+// SetSGEList gives it several (ibv_wr_set_sge_list). The list is copied.
+func (x *QPEx) SetSGEList(list []SGE) {
+	wr := x.payload("SetSGEList")
+	switch {
+	case wr == nil:
+	case len(list) > int(x.qp.init.Cap.MaxSendSGE):
+		x.fail("SetSGEList", fmt.Sprintf("%d elements, at most %d", len(list), x.qp.init.Cap.MaxSendSGE), syscall.EINVAL)
+	default:
+		n := len(x.sges)
+		x.sges = append(x.sges, list...)
+		wr.SGList = x.sges[n:len(x.sges):len(x.sges)]
+	}
+}
+
+// SetInlineData gives it bytes that need no registration (ibv_wr_set_inline_data),
+// at most MaxInlineData. They are copied.
+func (x *QPEx) SetInlineData(b []byte) {
+	if wr := x.payload("SetInlineData"); wr != nil && x.fits("SetInlineData", len(b)) {
+		x.inline(wr, b)
+	}
+}
+
+// SetInlineDataList is SetInlineData of the pieces one behind the other
+// (ibv_wr_set_inline_data_list).
+func (x *QPEx) SetInlineDataList(list [][]byte) {
+	const setter = "SetInlineDataList"
+	wr := x.payload(setter)
+	if wr == nil {
+		return
+	}
+	total := 0
+	for _, b := range list {
+		if total += len(b); !x.fits(setter, total) {
+			return
+		}
+	}
+	n := len(x.data)
+	for _, b := range list {
+		x.data = append(x.data, b...)
+	}
+	wr.InlineData = x.data[n:len(x.data):len(x.data)]
+	wr.Flags |= ib.SendInline
+}
+
+func (x *QPEx) fits(setter string, n int) bool {
+	if most := x.qp.init.Cap.MaxInlineData; n > int(most) {
+		x.fail(setter, fmt.Sprintf("%d bytes, at most %d", n, most), syscall.EINVAL)
+		return false
+	}
+	return true
+}
+
+func (x *QPEx) inline(wr *SendWR, b []byte) {
+	n := len(x.data)
+	x.data = append(x.data, b...)
+	wr.InlineData = x.data[n:len(x.data):len(x.data)]
+	wr.Flags |= ib.SendInline
+}
+
+// SetUDAddr says where the newest request of a datagram queue pair goes
+// (ibv_wr_set_ud_addr).
+func (x *QPEx) SetUDAddr(ah *AH, qpn ib.QPN, qkey ib.QKey) {
+	wr := x.newest("SetUDAddr")
+	switch {
+	case wr == nil:
+	case x.qp.init.Type != ib.UD:
+		x.fail("SetUDAddr", "is for queue pairs of type UD", syscall.EINVAL)
+	case ah == nil:
+		x.fail("AH", "nil", syscall.EINVAL)
+	default:
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = ah, qpn, qkey
+		x.refs = true
+	}
+}
+
+// SetXRCSRQN names the peer's shared receive queue, to whose domain the newest
+// request of an XRC queue pair belongs (ibv_wr_set_xrc_srqn).
+func (x *QPEx) SetXRCSRQN(n uint32) {
+	wr := x.newest("SetXRCSRQN")
+	switch {
+	case wr == nil:
+	case x.qp.init.Type != ib.XRCSend:
+		x.fail("SetXRCSRQN", "is for queue pairs of type XRC_SEND", syscall.EINVAL)
+	default:
+		wr.RemoteSRQN = n
+		x.srqn = true
+	}
+}
