@@ -69,6 +69,7 @@ func NewSQ(depth, maxSGE, maxInline int) *SQ {
 		q.wqes = make([]WQE, n)
 		q.sgl = newStore[driver.SGE](n, maxSGE)
 		q.inline = newStore[byte](n, max(maxInline, wordLen)) // an ATOMIC WRITE may always be inline
+		q.binds = newStore[binding](n, 1)
 	}
 	return q
 }
