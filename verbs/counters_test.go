@@ -596,13 +596,6 @@ func (r *rig) post(q *verbs.QP, wrs ...verbs.SendWR) {
 	}
 }
 
-// settle runs the network until nothing more happens.
-func (r *rig) settle() {
-	r.net.Kick(r.a.port)
-	r.net.Kick(r.b.port)
-	r.net.RunFor(1e9)
-}
-
 // counted gives what the device's protocol counted and is not 0.
 func (n *node) counted() counts {
 	c := counts{}
