@@ -53,7 +53,7 @@ var scenarios = map[ib.EventType]func(*testing.T) raised{
 			receive(t, qb)
 			post(t, qa, verbs.SendWR{Opcode: ib.WRSend, Flags: ib.SendSignaled})
 		}
-		r.calm()
+		r.settle()
 		if qa.State() != ib.QPStateErr {
 			t.Errorf("the queue pair is in %v", qa.State())
 		}
@@ -209,14 +209,14 @@ func writes(t *testing.T, r *rig, q *verbs.QP, key ib.RKey) {
 	}
 }
 
-// calm lets everything happen that is under way.
-func (r *rig) calm() {
+// settle lets everything happen that is under way.
+func (r *rig) settle() {
 	r.net.Kick(r.a.port)
 	r.net.Kick(r.b.port)
 	r.net.RunFor(1e9)
 }
 
-// want takes completions of a, which must have these statuses, and lets all be calm.
+// want takes completions of a, which must have these statuses, and settles.
 func (r *rig) want(list ...ib.WCStatus) {
 	r.t.Helper()
 	for i, s := range statuses(r.wcs(r.a.cq, len(list))) {
@@ -224,7 +224,7 @@ func (r *rig) want(list ...ib.WCStatus) {
 			r.t.Errorf("completion %d: %v, want %v", i, s, list[i])
 		}
 	}
-	r.calm()
+	r.settle()
 }
 
 // Every event there is: raised once, with its object, and destroying the object
@@ -322,7 +322,7 @@ func TestCase69_OverrunEndsQueuePairs(t *testing.T) {
 			receive(t, to)
 			post(t, from, verbs.SendWR{WRID: 7, Opcode: ib.WRSend, Flags: ib.SendSignaled})
 		}
-		r.calm()
+		r.settle()
 	}
 	states := func(want ...ib.QPState) {
 		t.Helper()
@@ -345,7 +345,7 @@ func TestCase69_OverrunEndsQueuePairs(t *testing.T) {
 	// Unsignaled work has no completion to lose.
 	receive(t, p2)
 	post(t, q2, verbs.SendWR{Opcode: ib.WRSend})
-	r.calm()
+	r.settle()
 	states(failed, rts, rts, rts)
 	send(q2, p2, 1)
 	states(failed, failed, rts, rts)
