@@ -156,9 +156,9 @@ func (q *CQ) ReqNotify(solicitedOnly bool) (missed bool) {
 }
 
 // Wait returns when the queue holds a completion, or with ctx's error, or with
-// net.ErrClosed when it is destroyed. It needs no channel, no ReqNotify and no
-// second look, and makes progress itself: it polls for some microseconds, then
-// sleeps.
+// net.ErrClosed when it is destroyed, or with EIO when it is empty and the device
+// went away. It needs no channel, no ReqNotify and no second look, and makes
+// progress itself: it polls for some microseconds, then sleeps.
 func (q *CQ) Wait(ctx context.Context) error {
 	if !q.alive() {
 		return opErr("wait_cq", errCQClosed)

@@ -476,7 +476,7 @@ func TestCase72_RemovalEndsWaitingReaders(t *testing.T) {
 		ch := ok(c.ctx.CreateCompChannel())(t)
 		c.later(ch.Destroy)
 		const readers = 3
-		events, ends := make(chan ib.EventType, readers), make(chan error, readers+1)
+		events, ends := make(chan ib.EventType, readers), make(chan error, readers+2)
 		for range readers {
 			go func() {
 				for {
@@ -491,9 +491,10 @@ func TestCase72_RemovalEndsWaitingReaders(t *testing.T) {
 			}()
 		}
 		go func() { _, err := ch.GetCQEvent(context.Background()); ends <- err }()
+		go func() { ends <- c.cq.Wait(context.Background()) }()
 		synctest.Wait()
 		c.report(soft.Netdev{Gone: true})
-		for range readers + 1 {
+		for range readers + 2 {
 			if err := <-ends; !errors.Is(err, syscall.EIO) {
 				t.Error(err)
 			}
@@ -503,3 +504,73 @@ func TestCase72_RemovalEndsWaitingReaders(t *testing.T) {
 		}
 	})
 }
+
+// The device goes away after each step of an exchange of every kind: all work
+// completes, what succeeded did so before what failed, and nothing is left.
+func TestRemovalAtEveryPoint(t *testing.T) {
+	for step := 0; ; step++ {
+		r, c := changingRig(t, false, "192.0.2.1")
+		qa, qb := r.pair(ib.RC)
+		uc, ud := r.uncon(ib.UC), r.uncon(ib.UD)
+		src, dst := r.a.mem(32<<10), r.b.mem(32<<10)
+		ah := ok(r.a.pd.CreateAH(&ib.AHAttr{IsGlobal: true, DGID: ib.GIDFromAddr(r.b.addr), PortNum: 1}))(t)
+		r.a.later(ah.Destroy)
+		sge := []verbs.SGE{src.SGE(0, 10000)}
+		word := []verbs.SGE{src.SGE(0, 8)}
+		const work = 8
+		receive(t, qb)
+		receive(t, qa)
+		post(t, qa, verbs.SendWR{Opcode: ib.WRSend, Flags: ib.SendSignaled})
+		post(t, qa, verbs.SendWR{Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGList: sge, RemoteAddr: dst.Addr(), RKey: dst.RKey()})
+		post(t, qa, verbs.SendWR{Opcode: ib.WRRDMARead, Flags: ib.SendSignaled, SGList: sge, RemoteAddr: dst.Addr(), RKey: dst.RKey()})
+		post(t, qa, verbs.SendWR{Opcode: ib.WRAtomicFetchAndAdd, Flags: ib.SendSignaled, SGList: word, RemoteAddr: dst.Addr(), RKey: dst.RKey()})
+		post(t, qa, verbs.SendWR{Opcode: ib.WRSend, Flags: ib.SendSignaled, SGList: word}) // waits for a receive request
+		post(t, uc, verbs.SendWR{Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGList: sge, RemoteAddr: dst.Addr(), RKey: dst.RKey()})
+		post(t, ud, verbs.SendWR{Opcode: ib.WRSend, Flags: ib.SendSignaled, SGList: word, AH: ah, RemoteQPN: 77, RemoteQKey: qkey})
+		r.net.Kick(r.a.port)
+		r.net.Kick(r.b.port)
+		begin := r.net.Now()
+		for range step {
+			r.net.Step()
+		}
+		end := r.net.Now()-begin > 5e6 // after everything that succeeds
+		c.report(soft.Netdev{Gone: true})
+		failed := map[uint32]bool{}
+		for _, wc := range r.wcs(r.a.cq, work) {
+			n := uint32(wc.QPNum)
+			first := !failed[n]
+			if failed[n] = failed[n] || wc.Status != ib.WCSuccess; failed[n] && wc.Status != ib.WCWRFlushErr &&
+				!(first && wc.Status == ib.WCRNRRetryExcErr) { // had ended before
+				t.Errorf("step %d: %+v", step, wc)
+			}
+		}
+		if n, err := r.a.cq.Poll(make([]verbs.WC, 1)); n != 0 || err != nil {
+			t.Errorf("step %d: one completion too many, or %v", step, err)
+		}
+		r.quietly()
+		for _, q := range append(r.a.qps, r.b.qps...) {
+			if err := q.Destroy(); err != nil {
+				t.Error(err)
+			}
+		}
+		r.a.drop()
+		r.b.drop()
+		if err := c.soft.Busy(); err != nil {
+			t.Errorf("step %d: %v", step, err)
+		}
+		if t.Failed() || end || step > 400 {
+			t.Logf("%d steps", step)
+			return
+		}
+	}
+}
+
+// uncon is a queue pair of a that sends to nobody.
+func (r *rig) uncon(typ ib.QPType) *verbs.QP {
+	q := r.a.qp(r.a.attr(typ))
+	r.a.to(q, ib.QPStateRTS, q, r.b.addr)
+	return q
+}
+
+// quietly lets the peer's retries come to an end.
+func (r *rig) quietly() { r.net.RunFor(2e9) }

@@ -16,3 +16,10 @@ func (e *Engine) Fail() {
 		s.Unlock(nil)
 	}
 }
+
+// Free makes every Sleep look whether it is ready, those to come too: it is called
+// once, after what makes all of them ready.
+func (e *Engine) Free() {
+	close(e.freed)
+	e.Rouse()
+}

@@ -42,6 +42,7 @@ type progress struct {
 
 	closed  atomic.Bool
 	stop    chan struct{} // closed by Close
+	freed   chan struct{} // closed by Free
 	nudge   chan struct{} // ends the thread's look interval early
 	stopped sync.WaitGroup
 }
@@ -49,6 +50,7 @@ type progress struct {
 func (p *progress) init() {
 	p.role = make(chan struct{}, 1)
 	p.stop = make(chan struct{})
+	p.freed = make(chan struct{})
 	p.nudge = make(chan struct{}, 1)
 }
 
@@ -251,6 +253,7 @@ func (e *Engine) doze(ctx context.Context, wake <-chan struct{}, role chan<- str
 	case <-wake:
 	case <-ctx.Done():
 	case <-e.stop:
+	case <-e.freed:
 	}
 	e.sleepers.Add(-1)
 	return got

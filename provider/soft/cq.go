@@ -111,7 +111,7 @@ func (c *cq) Arm(solicitedOnly bool) bool { return c.q.Arm(solicitedOnly) }
 // Wait implements driver.CQ: it polls for a while, since a wake-up costs many
 // times what a message does, then sleeps.
 func (c *cq) Wait(ctx context.Context) error {
-	ready := func() bool { return !c.q.Empty() || c.dead.Load() || c.q.Overrun() }
+	ready := func() bool { return !c.q.Empty() || c.dead.Load() || c.q.Overrun() || c.dev.over.Load() }
 	eng := c.dev.eng
 	if spin := c.dev.spin(); spin > 0 {
 		for end := c.dev.clock() + spin; !ready() && c.dev.clock() < end; {
@@ -141,6 +141,9 @@ func (c *cq) Wait(ctx context.Context) error {
 	}
 	if c.dead.Load() {
 		return fmt.Errorf("completion queue was destroyed: %w", shard.ErrClosed)
+	}
+	if c.dev.over.Load() && c.q.Empty() && !c.q.Overrun() {
+		return errGone // nothing will ever come
 	}
 	return nil
 }

@@ -42,6 +42,7 @@ type Device struct {
 	link      atomic.Pointer[Netdev] // what the interface is now
 	gone      atomic.Bool            // it was removed
 	removed   chan struct{}          // closed when it was, and all is told
+	over      atomic.Bool            // removed is closed
 	listening atomic.Bool            // every address of the table is open
 	unfollow  func()                 // ends Config.Watch; nil: there is nothing to end
 

@@ -97,7 +97,8 @@ func (d *Device) changed(n Netdev) {
 
 // vanish ends the device: its interface is gone for good. DEVICE_FATAL comes
 // first, then what the queue pairs have to say of their work, which is flushed.
-// Objects remain until they are destroyed.
+// Objects remain until they are destroyed; who waits for completions gets EIO when
+// there are no more.
 func (d *Device) vanish() {
 	if d.gone.Swap(true) {
 		return
@@ -106,6 +107,8 @@ func (d *Device) vanish() {
 	d.raise(ib.EventDeviceFatal)
 	d.eng.Fail()
 	close(d.removed)
+	d.over.Store(true)
+	d.eng.Free() // of those who wait for completions none may wait for ever
 }
 
 // raise gives the application an event of the device.

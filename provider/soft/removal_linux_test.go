@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"sync"
@@ -121,6 +122,17 @@ func removalUnderTraffic(t *testing.T) {
 			}
 		}
 	})
+	// Those who wait for what never comes.
+	idle, err := d.CreateCQ(1, nil)
+	must(t, err)
+	h.later(idle.Destroy)
+	for range 4 {
+		wg.Go(func() {
+			if err := idle.Wait(context.Background()); !errors.Is(err, syscall.EIO) {
+				t.Errorf("wait on a device that is gone: %v", err)
+			}
+		})
+	}
 	begun.Wait()
 	n := Netdev{Up: true, Enabled: true, MTU: 65536, Addrs: []netip.Addr{addr}}
 	report(n)
