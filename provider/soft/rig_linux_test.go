@@ -142,7 +142,7 @@ func (e *end) rtr(peer *end, mtu ib.MTU) error {
 	if e.typ != ib.UD {
 		mask |= ib.QPAttrAV | ib.QPAttrPathMTU | ib.QPAttrDestQPN | ib.QPAttrRQPSN
 	}
-	if e.typ == ib.RC {
+	if e.typ == ib.RC || e.typ == ib.XRCRecv {
 		mask |= ib.QPAttrMaxDestRDAtomic | ib.QPAttrMinRNRTimer
 	}
 	return e.Modify(&ib.QPAttr{
@@ -162,8 +162,11 @@ func (e *end) rts() error { return e.rtsWith(14, 7) }
 
 func (e *end) rtsWith(timeout, retry uint8) error {
 	mask := ib.QPAttrState | ib.QPAttrSQPSN
-	if e.typ == ib.RC {
+	switch e.typ {
+	case ib.RC, ib.XRCSend:
 		mask |= ib.QPAttrTimeout | ib.QPAttrRetryCnt | ib.QPAttrRNRRetry | ib.QPAttrMaxRDAtomic
+	case ib.XRCRecv:
+		mask |= ib.QPAttrTimeout
 	}
 	return e.Modify(&ib.QPAttr{
 		QPState: ib.QPStateRTS, SQPSN: 0xFFFFF0, Timeout: timeout, RetryCnt: retry, RNRRetry: 7, MaxRDAtomic: 16,
