@@ -119,6 +119,9 @@ func (r *responder) executeExtended(e *transport.Env, p *transport.Packet) verdi
 	if v != good {
 		return v
 	}
+	if kind == resAtomicWrite {
+		r.b.CountRemote(ib.CompCntrRemoteRDMAWrite, true)
+	}
 	s, i := r.takeSlot()
 	*s = resource{kind: kind, first: r.epsn, last: r.epsn}
 	s.answer(s.first, s.last, 0)

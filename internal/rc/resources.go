@@ -142,6 +142,7 @@ func (r *responder) executeRead(e *transport.Env, p *transport.Packet) verdict {
 	s.answer(s.first, s.last, s.length)
 	r.epsn = s.last.Next()
 	r.msn++
+	r.b.CountRemote(ib.CompCntrRemoteRDMARead, true)
 	r.enqueue(e, i)
 	return good
 }

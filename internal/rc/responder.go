@@ -110,7 +110,20 @@ func (r *responder) request(e *transport.Env, p *transport.Packet) {
 	case duplicate:
 		r.repeated(e, p, f)
 	default:
+		if v.fatal() {
+			r.countRefused(p.Op)
+		}
 		r.refuse(e, v)
+	}
+}
+
+// countRefused counts a READ or WRITE that ends with a NAK.
+func (r *responder) countRefused(op roce.Opcode) {
+	switch f := op.Info().Flags; {
+	case f.Any(roce.FlagWrite) || op.Operation() == roce.OpAtomicWrite:
+		r.b.CountRemote(ib.CompCntrRemoteRDMAWrite, false)
+	case f.Any(roce.FlagRead):
+		r.b.CountRemote(ib.CompCntrRemoteRDMARead, false)
 	}
 }
 
@@ -349,6 +362,9 @@ func (r *responder) taken(e *transport.Env, p *transport.Packet, f roce.OpFlags,
 	if end {
 		r.msg = msgNone
 		r.msn++
+		if kind == msgWrite {
+			r.b.CountRemote(ib.CompCntrRemoteRDMAWrite, true)
+		}
 	}
 	r.sinceBytes += len(p.Payload)
 	r.sincePkts++

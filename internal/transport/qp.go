@@ -55,6 +55,8 @@ type QP struct {
 	Recv     queue.RecvWQE // the receive in progress; storage is reused
 	RecvBusy bool          // Recv holds a request that was taken and not completed
 
+	cntrs *compCntrs // completion counters; nil: none
+
 	Stats Stats // what the steps for this queue pair counted; under the shard's lock
 }
 
@@ -94,6 +96,9 @@ func (q *QP) CompleteRecv(e *Env, wc *driver.WC, solicited bool) {
 	default:
 		e.Stats.recvFailed(wc.Status)
 	}
+	if q.cntrs != nil {
+		q.count(ib.CompCntrRecv, wc.Status == ib.WCSuccess)
+	}
 	e.Complete(q.RecvCQ, wc, solicited || wc.Status != ib.WCSuccess)
 	q.doom(e, q.RecvCQ)
 }
@@ -106,6 +111,9 @@ func (q *QP) CompleteSend(e *Env, status ib.WCStatus) {
 		e.Stats.sendFailed(status)
 	} else if isSend(w.Op) {
 		e.Stats.RDMASends++
+	}
+	if q.cntrs != nil {
+		q.countSend(w.Op, status == ib.WCSuccess)
 	}
 	if status != ib.WCSuccess || w.Signaled {
 		wc := driver.WC{WRID: w.WRID, Status: status, Opcode: WCOpcode(w.Op), QPNum: q.Num}

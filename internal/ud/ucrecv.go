@@ -164,8 +164,11 @@ func (u *UC) remote(e *transport.Env, off, n uint64) (ok bool) {
 func (u *UC) complete(e *transport.Env, p *transport.Packet) {
 	in := &u.in
 	imm := p.ImmDt()
-	if in.kind == msgWrite && imm == nil {
-		return
+	if in.kind == msgWrite {
+		u.q.CountRemote(ib.CompCntrRemoteRDMAWrite, true)
+		if imm == nil {
+			return
+		}
 	}
 	wc := driver.WC{Opcode: ib.WCRecv, ByteLen: uint32(in.off)}
 	if in.kind == msgWrite {

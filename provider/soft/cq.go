@@ -44,13 +44,21 @@ type cq struct {
 
 // CreateCQ implements driver.Device.
 func (d *Device) CreateCQ(cqe int, notify func()) (driver.CQ, error) {
+	c, err := d.createCQ(cqe, notify, queue.NewCQ)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (d *Device) createCQ(cqe int, notify func(), queueOf func(int) *queue.CQ) (*cq, error) {
 	if cqe < 1 || cqe > maxCQE {
 		return nil, invalid("cqe", "%d, want 1 to %d", cqe, maxCQE)
 	}
 	if err := d.cqs.add(d, "completion queue"); err != nil {
 		return nil, err
 	}
-	c := &cq{dev: d, q: queue.NewCQ(cqe), notify: notify, wake: make(chan struct{}, 1)}
+	c := &cq{dev: d, q: queueOf(cqe), notify: notify, wake: make(chan struct{}, 1)}
 	c.q.SetNotify(c.fired)
 	c.Events(nil)
 	return c, nil
@@ -92,17 +100,27 @@ func (c *cq) Poll(dst []driver.WC) (int, error) {
 		c.empty.Store(0)
 		return n, nil
 	}
+	c.progress()
+	if n := c.q.Poll(dst); n > 0 {
+		return n, nil
+	}
+	return 0, c.overran()
+}
+
+// progress works for an empty queue.
+func (c *cq) progress() {
 	if c.empty.Add(1)%yieldEvery == 0 {
 		runtime.Gosched()
 	}
 	c.dev.eng.Poll()
-	if n := c.q.Poll(dst); n > 0 {
-		return n, nil
-	}
+}
+
+// overran is what an empty queue tells if it was too small.
+func (c *cq) overran() error {
 	if c.q.Overrun() {
-		return 0, fmt.Errorf("completion queue of %d overran, completions are lost; make it larger: %w", c.q.Cap(), syscall.EOVERFLOW)
+		return fmt.Errorf("completion queue of %d overran, completions are lost; make it larger: %w", c.q.Cap(), syscall.EOVERFLOW)
 	}
-	return 0, nil
+	return nil
 }
 
 // Arm implements driver.CQ.
@@ -208,6 +226,7 @@ func (c *cq) Destroy() error {
 	first, err := c.users.end("completion queue")
 	if first {
 		c.dead.Store(true)
+		c.q.Moderate(0, 0) // a notification that is held back has nobody to go to
 		c.dev.cqs.drop()
 		c.fired(false)
 		c.ctxMu.Lock()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -32,12 +33,12 @@ type Device struct {
 	rndMu sync.Mutex
 	rnd   *rand.Rand
 
-	pds, cqs, qps, srqs, ahs counter
-	xrcds                    xrcTable
-	srqNum                   atomic.Uint32
-	mcast                    mcastTable
-	events                   atomic.Pointer[driver.EventSink]
-	linkDowned               atomic.Uint64 // times the port went down
+	pds, cqs, qps, srqs, ahs, cntrs counter
+	xrcds                           xrcTable
+	srqNum                          atomic.Uint32
+	mcast                           mcastTable
+	events                          atomic.Pointer[driver.EventSink]
+	linkDowned                      atomic.Uint64 // times the port went down
 
 	link      atomic.Pointer[Netdev] // what the interface is now
 	gone      atomic.Bool            // it was removed
@@ -89,7 +90,7 @@ func NewDevice(cfg Config) (*Device, error) {
 		Port: cfg.Port, Mem: d.table, Clock: cfg.Clock, Shards: cfg.Shards, Manual: cfg.Manual,
 		Trace: cfg.Trace,
 	})
-	for c, limit := range map[*counter]int64{&d.pds: maxPD, &d.cqs: maxCQ, &d.qps: maxQP, &d.srqs: maxSRQ, &d.ahs: maxAH, &d.xrcds.counter: maxXRCD} {
+	for c, limit := range map[*counter]int64{&d.pds: maxPD, &d.cqs: maxCQ, &d.qps: maxQP, &d.srqs: maxSRQ, &d.ahs: maxAH, &d.cntrs: maxCompCntr, &d.xrcds.counter: maxXRCD} {
 		c.limit = limit
 	}
 	d.eng.Start()
@@ -123,7 +124,9 @@ func (d *Device) Query() ib.DeviceAttr {
 		MaxAH: maxAH, MaxSRQ: maxSRQ, MaxSRQWR: maxSRQWR, MaxSRQSGE: maxSGE,
 		MaxPKeys: pkeyTableLen, MaxInlineData: maxInline, LocalCAAckDelay: ackDelay,
 		PhysPortCnt: 1, DeviceCapFlags: deviceCapFlags | d.extendedCaps(),
-		MaxMcastGrp: maxMcastGrp, MaxMcastQPAttach: maxMcastQPAttach, MaxTotalMcastQPAttach: maxTotalMcastQPAttach,
+		HCACoreClock: clockKHz, CompletionTimestampMask: math.MaxUint64, MaxCompCntr: maxCompCntr,
+		MaxCQModeration: ib.ModerateCQ{CQCount: maxModeration, CQPeriod: maxModeration},
+		MaxMcastGrp:     maxMcastGrp, MaxMcastQPAttach: maxMcastQPAttach, MaxTotalMcastQPAttach: maxTotalMcastQPAttach,
 	}
 }
 
@@ -213,6 +216,7 @@ func (d *Device) Leaks() error {
 		{"shared receive queues", d.srqs.n.Load()},
 		{"address handles", d.ahs.n.Load()},
 		{"XRC domains", d.xrcds.n.Load()},
+		{"completion counters", d.cntrs.n.Load()},
 		{"memory regions", int64(d.table.Len())},
 		{"memory windows", int64(d.table.Windows())},
 		{"bytes of device memory", d.dmBytes.Load()},

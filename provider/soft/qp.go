@@ -29,8 +29,9 @@ type qp struct {
 
 	mu     sync.Mutex // serializes modify and destroy
 	mcast  mcastQP
-	dead   bool     // under the shard's lock
-	pieces [][]byte // scratch of inline posts, under the shard's lock
+	cntrs  []*compCntr // attached, under mu
+	dead   bool        // under the shard's lock
+	pieces [][]byte    // scratch of inline posts, under the shard's lock
 }
 
 // CreateQP implements driver.Device.

@@ -73,6 +73,7 @@ func (q *qp) hold() error {
 
 // release ends it. A target queue pair of XRC uses nothing: its handles do.
 func (q *qp) release() {
+	q.dropCntrs()
 	if q.Type == ib.XRCRecv {
 		return
 	}
