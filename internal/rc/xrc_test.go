@@ -43,19 +43,19 @@ func newXRC(t testing.TB, o options) *xrcWorld {
 	b.Shared, b.XRCD = true, x.xrcd
 	w.a.qp, w.b.qp = New(a), New(b)
 	for i := range x.srqs {
-		x.srqs[i] = x.queue(xrcFirst+uint32(i), o.bufs)
+		x.srqs[i] = x.queue(xrcFirst+uint32(i), o.bufs, o.mrAccess)
 	}
 	w.a.connect(o, o.psn, o.psn+100)
 	w.b.connect(o, o.psn+100, o.psn)
 	return x
 }
 
-func (x *xrcWorld) queue(n uint32, bytes int) *xrcQueue {
+func (x *xrcWorld) queue(n uint32, bytes int, access ib.Access) *xrcQueue {
 	x.t.Helper()
 	s := &xrcQueue{w: x.world, buf: make([]byte, bytes)}
 	pd := mem.NewPD()
 	var err error
-	if s.mr, err = x.b.tab.Register(pd, s.buf, mem.Address(s.buf), allRemote|ib.AccessLocalWrite); err != nil {
+	if s.mr, err = x.b.tab.Register(pd, s.buf, mem.Address(s.buf), access); err != nil {
 		x.t.Fatal(err)
 	}
 	x.t.Cleanup(func() { x.b.tab.Release(s.mr) })
@@ -96,7 +96,7 @@ func wcsFull(c *queue.CQ) string {
 // Every packet of every operation: opcodes of class 0xA0, the receive queue's number
 // behind the BTH of each request and nowhere in a response, the other headers behind it.
 func TestXRCPacketsOfEveryOperation(t *testing.T) {
-	o := defaults()
+	o := extendedOptions()
 	o.mtu = ib.MTU256
 	for _, c := range []struct {
 		op   ib.WROpcode
@@ -116,6 +116,8 @@ func TestXRCPacketsOfEveryOperation(t *testing.T) {
 		{ib.WRRDMARead, 700, "AC+16@0 | AD@0 AE@1 AF@2", ""},
 		{ib.WRAtomicFetchAndAdd, 8, "B4+28@0 | B2@0", ""},
 		{ib.WRAtomicCmpAndSwp, 8, "B3+28@0 | B2@0", ""},
+		{ib.WRFlush, 700, "BC+20@0 | B0@0", ""},
+		{ib.WRAtomicWrite, 8, "BD+16@0 | B0@0", ""},
 	} {
 		x := newXRC(t, o)
 		s := x.srqs[1]
@@ -127,6 +129,12 @@ func TestXRCPacketsOfEveryOperation(t *testing.T) {
 		wr.ImmData, wr.CompareAdd = 0x11223344, 1
 		if c.op == ib.WRRDMARead {
 			wr = s.to(1, c.op, 2048, 0, c.n)
+		}
+		switch c.op {
+		case ib.WRFlush:
+			wr.SGList, wr.Length, wr.FlushType = nil, uint32(c.n), ib.FlushGlobal
+		case ib.WRAtomicWrite:
+			wr.SGList, wr.Flags, wr.InlineData = nil, ib.SendInline, x.a.buf[:8]
 		}
 		x.a.post(wr)
 		x.run(0)
@@ -153,7 +161,7 @@ func TestXRCPacketsOfEveryOperation(t *testing.T) {
 		switch c.op {
 		case ib.WRSend, ib.WRSendWithImm:
 			x.want(name, same(s.buf[4096:4096+c.n], x.a.buf[:c.n]), true)
-		case ib.WRRDMAWrite, ib.WRRDMAWriteWithImm:
+		case ib.WRRDMAWrite, ib.WRRDMAWriteWithImm, ib.WRAtomicWrite:
 			x.want(name, same(s.buf[2048:2048+c.n], x.a.buf[:c.n]), true)
 		case ib.WRRDMARead:
 			x.want(name, same(x.a.buf[2048:2048+c.n], before[:c.n]), true)
