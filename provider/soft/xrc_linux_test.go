@@ -100,7 +100,7 @@ func TestXRCDestroyUnderLoad(t *testing.T) {
 		tgt := &end{q, b, 0, ib.XRCRecv}
 		must(t, qa.init())
 		must(t, qa.rtr(tgt, ib.MTU1024))
-		must(t, qa.rtsWith(10, 1))
+		must(t, qa.rts())
 		tgt.up(qa, ib.MTU1024)
 		second, err := b.dev.OpenXRCTarget(x, q.Num(), func(ib.EventType) {})
 		must(t, err)
