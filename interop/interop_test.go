@@ -48,6 +48,9 @@ func exchange(t *testing.T, server, client *side, ipv6 bool, kind string, option
 // again.
 func exchangeOnce(t *testing.T, server, client *side, ipv6 bool, kind string, options ...string) error {
 	t.Helper()
+	stalled := true
+	done := watch(t)
+	defer func() { done(stalled) }()
 	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
 	defer cancel()
 	gid := func(s *side) string {
@@ -104,6 +107,7 @@ func exchangeOnce(t *testing.T, server, client *side, ipv6 bool, kind string, op
 		}
 		t.Fatal(err)
 	}
+	stalled = false
 	for _, o := range []struct{ who, out string }{{server.name, serverOut}, {client.name, clientOut}} {
 		if strings.Contains(o.out, "invalid data") {
 			t.Errorf("%s received wrong content:\n%s", o.who, o.out)
