@@ -55,6 +55,32 @@
 // memory that a work request names belongs to the device from the post to the
 // completion; inline data (ib.SendInline) only until the post returns.
 //
+// # Events and change
+//
+// Context.GetAsyncEvent gives what happens beside the completions; each event
+// comes once and is acknowledged. A software RoCE device raises:
+//
+//   - of a completion queue: CQErr when it was too small;
+//   - of a queue pair: QPFatal when its completions were lost that way, QPReqErr and
+//     QPAccessErr when it refused a request of its peer (each goes with the state
+//     ERR), CommEst at the first packet in RTR, SQDrained, and QPLastWQEReached
+//     when it ends with a shared receive queue;
+//   - of a shared receive queue: SRQLimitReached;
+//   - of the port: GIDChange when the interface gets or loses addresses, PortErr and
+//     PortActive with its link;
+//   - of the device: DeviceFatal when the interface is removed.
+//
+// The GID table follows the interface (Linux): an address that comes takes the
+// first empty entry, one that goes leaves its entry empty, and no other entry
+// moves. Queue pairs and address handles on an address that went keep it: their
+// packets vanish until it returns. QueryPort tells a new MTU, without an event; the
+// packets of a queue pair whose path MTU became too large vanish. All this is as
+// with a network card.
+//
+// When the interface is removed, queue pairs go to ERR and their work is flushed.
+// What needs the device fails with EIO from then on, and so do waits for events
+// and completions when there are no more. Everything can be destroyed as ever.
+//
 // # Threads
 //
 // Everything is safe for use by several goroutines at once. Posts to one queue

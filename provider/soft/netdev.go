@@ -164,7 +164,9 @@ func (d *Device) listen(a netip.Addr) {
 
 // change makes the table hold what the interface has: an address that is new
 // goes to the first empty entry, one that is gone leaves its entry empty, all
-// others keep their index. Linux does the same. In a table that somebody has
+// others keep their index. Linux does the same, but leaves an entry alone while a
+// queue pair or an address handle refers to it; here these hold the address
+// itself. Its socket stays open: they go on when the address returns. In a table that somebody has
 // chosen (fixed) an address keeps its entry, empty while the interface has lost
 // it; one that the interface never had stays, it may be the host's by a route.
 func (t *gidTable) change(n *Netdev, fixed bool, netdev string, ifindex int) (added, removed []netip.Addr) {
