@@ -2,7 +2,6 @@ package verbs
 
 import (
 	"fmt"
-	"strings"
 	"syscall"
 
 	"github.com/verbena-rdma/verbena/verbs/driver"
@@ -55,15 +54,4 @@ func (q *QP) Counters() ([]Counter, error) {
 	}
 	l, err := d.Counters()
 	return l, opErr(op, err)
-}
-
-// FormatCounters writes those that are not 0, as "name value" with commas between.
-func FormatCounters(list []Counter) string {
-	var s []string
-	for _, c := range list {
-		if c.Value != 0 {
-			s = append(s, fmt.Sprintf("%s %d", c.Name, c.Value))
-		}
-	}
-	return strings.Join(s, ", ")
 }
