@@ -91,7 +91,7 @@ func TestVersion(t *testing.T) {
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	r := verbena(t).want(t, cli.ExitOK)
-	for _, s := range []string{"asyncwatch", "demo", "devices", "pingpong", "version"} {
+	for _, s := range []string{"asyncwatch", "demo", "devices", "dump", "pingpong", "version"} {
 		if !strings.Contains(r.stdout, "  "+s+" ") {
 			t.Errorf("the help does not tell of %s:\n%s", s, r.stdout)
 		}

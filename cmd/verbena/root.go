@@ -26,7 +26,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return cli.Usagef("%v (see: %s --help)", err, cmd.CommandPath())
 	})
-	root.AddCommand(newAsyncwatch(), newDemo(), newDemoPeer(), newDevices(), newPingpong(), newVersion())
+	root.AddCommand(newAsyncwatch(), newDemo(), newDemoPeer(), newDevices(), newDump(), newPingpong(), newVersion())
 	return root
 }
 

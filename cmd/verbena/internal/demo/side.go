@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/trace"
 	"github.com/verbena-rdma/verbena/provider/soft"
+	"github.com/verbena-rdma/verbena/rdma"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -129,7 +131,8 @@ func (s *side) openDevice(ctx context.Context, rec trace.Recorder) error {
 	if err != nil {
 		return err
 	}
-	list, err := verbs.Devices(ctx, soft.NewProvider(soft.WithAddrs(netdev, s.addr), soft.WithTrace(rec)))
+	list, err := verbs.Devices(ctx, soft.NewProvider(soft.WithAddrs(netdev, s.addr), soft.WithTrace(rec),
+		soft.WithCapture(soft.Capture{Path: os.Getenv(rdma.CaptureEnv)})))
 	if err != nil {
 		return err
 	}
