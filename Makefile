@@ -11,6 +11,8 @@ RACE_SEEDS ?= 500
 FUZZTIME   ?= 30s
 # RACE=0 leaves the race detector out (it is the only thing here that needs a C compiler).
 RACE     ?= 1
+# TSHARK=0 leaves out what needs tshark: captures held against Wireshark's dissector.
+TSHARK   ?= 1
 # SHORT=1: one quick round of the benchmarks.
 SHORT    ?=
 # Extra arguments: make demo ARGS="-file big.iso", make bench ARGS="-runs 9".
@@ -69,9 +71,20 @@ arch:
 # One package at a time (-p 1): several have processes of their own with real timers.
 # ---- tests ---------------------------------------------------------------------------------------
 
+# A test that wants tshark says so; where it is to be left out, that is told.
+ifeq ($(TSHARK),0)
+need-tshark = echo "== captures against Wireshark's dissector: LEFT OUT (TSHARK=0)"
+else
+need-tshark = command -v tshark >/dev/null || { \
+	echo "Captures are held against Wireshark's dissector, and tshark is not installed."; \
+	echo "Install it (Debian: apt-get install tshark), or run: make test TSHARK=0"; exit 1; }
+export VERBENA_REQUIRE_TSHARK := 1
+endif
+
 .PHONY: unit
-unit: ## All tests, no cgo
+unit: ## All tests, no cgo (captures need tshark)
 	@echo "== tests"
+	@$(need-tshark)
 	$(GO) test -p 1 ./...
 
 .PHONY: race
