@@ -11,7 +11,7 @@ RACE_SEEDS ?= 500
 FUZZTIME   ?= 30s
 # RACE=0 leaves the race detector out (it is the only thing here that needs a C compiler).
 RACE     ?= 1
-# TSHARK=0 leaves out what needs tshark: captures held against Wireshark's dissector.
+# TSHARK=0 goes on without tshark, against which captures are held.
 TSHARK   ?= 1
 # SHORT=1: one quick round of the benchmarks.
 SHORT    ?=
@@ -73,7 +73,7 @@ arch:
 
 # A test that wants tshark says so; where it is to be left out, that is told.
 ifeq ($(TSHARK),0)
-need-tshark = echo "== captures against Wireshark's dissector: LEFT OUT (TSHARK=0)"
+need-tshark = echo "== captures against Wireshark's dissector: only if tshark is there (TSHARK=0)"
 else
 need-tshark = command -v tshark >/dev/null || { \
 	echo "Captures are held against Wireshark's dissector, and tshark is not installed."; \
