@@ -71,7 +71,6 @@ arch:
 # One package at a time (-p 1): several have processes of their own with real timers.
 # ---- tests ---------------------------------------------------------------------------------------
 
-# A test that wants tshark says so; where it is to be left out, that is told.
 ifeq ($(TSHARK),0)
 need-tshark = echo "== captures against Wireshark's dissector: only if tshark is there (TSHARK=0)"
 else
