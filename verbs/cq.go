@@ -68,7 +68,10 @@ type CQ struct {
 // (ibv_create_cq). Notifications go to ch, which may be nil. user is what
 // CQ.UserContext returns. EINVAL: cqe is not in the device's limits.
 func (c *Context) CreateCQ(cqe int, ch *CompChannel, user any) (*CQ, error) {
-	const op = "create_cq"
+	return c.createCQ("create_cq", cqe, ch, user, func(notify func()) (driver.CQ, error) { return c.dev.CreateCQ(cqe, notify) })
+}
+
+func (c *Context) createCQ(op string, cqe int, ch *CompChannel, user any, create func(notify func()) (driver.CQ, error)) (*CQ, error) {
 	if cqe < 1 {
 		return nil, paramErr(op, "cqe", fmt.Sprintf("%d, want at least 1", cqe), syscall.EINVAL)
 	}
@@ -88,7 +91,7 @@ func (c *Context) CreateCQ(cqe int, ch *CompChannel, user any) (*CQ, error) {
 		notify = func() { ch.events.push(q, &q.comp) }
 	}
 	var err error
-	if q.cq, err = c.dev.CreateCQ(cqe, notify); err != nil {
+	if q.cq, err = create(notify); err != nil {
 		q.release()
 		return nil, opErr(op, err)
 	}
