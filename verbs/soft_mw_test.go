@@ -131,8 +131,17 @@ func TestCase40_WindowLargerThanItsRegion(t *testing.T) {
 	r := newRig(t, 9000)
 	mr := r.b.memWith(make([]byte, 4096), bindable)
 	for _, c := range [][2]uint64{ // offset, length
-		{0, math.MaxUint64}, {0, 4097}, {1, 4096}, {4095, 2}, {4096, 1}, {1, math.MaxUint64}, {math.MaxUint64, 2}, {-mr.Addr(), 1},
-		{2048, math.MaxUint64 - 2047}, {0, 1 << 63}, {0, 0},
+		{0, math.MaxUint64},
+		{0, 4097},
+		{1, 4096},
+		{4095, 2},
+		{4096, 1},
+		{1, math.MaxUint64},
+		{math.MaxUint64, 2},
+		{-mr.Addr(), 1},
+		{2048, math.MaxUint64 - 2047},
+		{0, 1 << 63},
+		{0, 0},
 	} {
 		for _, zero := range []ib.Access{0, ib.AccessZeroBased} {
 			_, qb := r.pair(ib.RC)
