@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
 
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
 	"github.com/verbena-rdma/verbena/port/simnet"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -425,4 +427,52 @@ func TestXRCDestroySRQInMessage(t *testing.T) {
 	r.b.event(ib.EventCommEst)
 	r.b.event(ib.EventQPReqErr)
 	r.b.noEvent()
+}
+
+// An opcode of XRC's class that nobody knows is refused as RC's are; RC's opcodes are
+// not for XRC queue pairs, nor XRC's for theirs.
+func TestXRCForeignOpcodes(t *testing.T) {
+	r := newRig(t, 9000)
+	_, tgt := r.xrc(r.b.xrcd(verbs.XRCDInitAttr{}))
+	_, rc := r.pair(ib.RC)
+	send := func(q *verbs.QP, op roce.Opcode) {
+		i := op.Info()
+		b := make([]byte, i.HdrLen+roce.ICRCLen)
+		roce.BTH(b).Put(op, false, 0, uint16(ib.PKeyDefault), uint32(q.Num()), true, 100)
+		p := roce.NewPath(r.a.addr, r.b.addr, 0xC000)
+		roce.PutICRC(b[len(b)-roce.ICRCLen:], p.Compute(b, 0))
+		r.net.Inject(netip.AddrPortFrom(r.a.addr, 0xC000), r.b.addr, b, 0)
+		r.net.RunFor(1e6)
+	}
+	send(tgt, roce.OpRCSendOnly)
+	send(rc, roce.OpXRCSendOnly)
+	if n := r.b.soft.Stats().DropTransport; n != 2 {
+		t.Errorf("%d packets dropped for their class, want 2", n)
+	}
+	r.b.noEvent()
+	send(tgt, roce.Opcode(0xBF))
+	r.b.event(ib.EventCommEst)
+	r.b.event(ib.EventQPReqErr)
+	if tgt.State() != ib.QPStateErr {
+		t.Errorf("the target is in %v", tgt.State())
+	}
+}
+
+// Drain ends an initiator's work.
+func TestXRCDrain(t *testing.T) {
+	r := newRig(t, 9000)
+	ini, _ := r.xrc(r.b.xrcd(verbs.XRCDInitAttr{}))
+	r.net.SetPartition(r.a.addr, r.b.addr, true)
+	for id := range uint64(3) {
+		if err := ini.PostSendOne(&verbs.SendWR{WRID: id, Opcode: ib.WRSend, RemoteSRQN: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []verbs.WC
+	if err := ini.Drain(context.Background(), func(wcs []verbs.WC) { got = append(got, wcs...) }); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 3 || got[2].WRID != 2 || got[2].Status != ib.WCWRFlushErr {
+		t.Errorf("%+v", got)
+	}
 }

@@ -582,3 +582,102 @@ func TestXRCNoAllocations(t *testing.T) {
 		t.Errorf("%v allocations", a)
 	}
 }
+
+// TestXRCHostile lets a peer send anything of the XRC class to a target and to an
+// initiator, while receive queues come and go: nothing panics, nothing is completed
+// twice or into a queue that is gone.
+func TestXRCHostile(t *testing.T) {
+	for seed := range uint64(300) {
+		if xrcHostile(t, seed); t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+func xrcHostile(t *testing.T, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 3))
+	o := extendedOptions()
+	o.mtu, o.bufs, o.timeout, o.rnrTimer = ib.MTU256, 32<<10, 5, 1
+	o.psn = rng.Uint32() & 0xFFFFFF
+	x := newXRC(t, o)
+	x.mute = true
+	x.hook = func(*seen, *roce.Packet) fate {
+		if rng.IntN(2) == 0 {
+			return drop
+		}
+		return pass
+	}
+	posted := map[uint64]bool{}
+	id := uint64(0)
+	for range 8 {
+		s := x.srqs[rng.IntN(2)]
+		s.recv(id, rng.IntN(8<<10), rng.IntN(2000))
+		posted[id] = true
+		id++
+		x.a.push(s.to(id, []ib.WROpcode{ib.WRSend, ib.WRRDMAWrite, ib.WRRDMARead}[rng.IntN(3)], 0, 0, rng.IntN(3000)))
+	}
+	x.a.kick()
+	gone := -1
+	for step := range 60 {
+		op := roce.Opcode(roce.TransportXRC) | roce.Opcode(rng.IntN(32))
+		to := x.b
+		if rng.IntN(3) == 0 {
+			to = x.a
+		}
+		base := uint32(to.qp.rsp.epsn)
+		if op.Info().Flags.Any(roce.FlagResponse) {
+			base = uint32(to.qp.req.una)
+		}
+		n := []int{0, 1, 8, 255, 256, 257}[rng.IntN(6)]
+		s := x.srqs[rng.IntN(2)]
+		va := s.mr.Addr() + []uint64{0, 0, 8, 4, 32<<10 - 8, 32 << 10, 1 << 63}[rng.IntN(7)]
+		length := []uint32{0, uint32(n), 512, 5000, 1 << 31, 1<<32 - 1}[rng.IntN(6)]
+		srqn := xrcFirst + uint32(rng.IntN(3))
+		to.inject(op, base+uint32(rng.IntN(4))*uint32(rng.IntN(2))-uint32(rng.IntN(3))*uint32(rng.IntN(2)), rng.IntN(2) == 0, make([]byte, n), func(h []byte, i *roce.OpInfo) {
+			if i.XRCETH != 0 {
+				roce.XRCETH(h[i.XRCETH:]).Put(srqn)
+			}
+			if i.RETH != 0 {
+				roce.RETH(h[i.RETH:]).Put(va, uint32(s.mr.RKey()), length)
+			}
+			if i.AETH != 0 {
+				roce.AETH(h[i.AETH:]).Put(roce.Syndrome(rng.Uint32()), 0)
+			}
+			if i.AtomicETH != 0 {
+				roce.AtomicETH(h[i.AtomicETH:]).Put(va, uint32(s.mr.RKey()), 1, 0)
+			}
+			if i.FETH != 0 {
+				roce.FETH(h[i.FETH:]).Put(uint8(rng.IntN(16)), uint8(rng.IntN(4)))
+			}
+		})
+		x.run(x.now + rng.Int64N(100_000))
+		if step == 30 && rng.IntN(2) == 0 {
+			gone = rng.IntN(2)
+			for _, wc := range poll(x.srqs[gone].CQ) {
+				delete(posted, wc.WRID)
+			}
+			x.xrcd.Remove(x.srqs[gone].XRCSRQ)
+		}
+	}
+	x.run(0)
+	for i, s := range x.srqs {
+		for _, wc := range poll(s.CQ) {
+			if i == gone {
+				t.Errorf("completion in the queue that is gone: %+v", wc)
+			}
+			if !posted[wc.WRID] {
+				t.Errorf("receive %d completed twice", wc.WRID)
+			}
+			delete(posted, wc.WRID)
+		}
+	}
+}
+
+// An opcode of the class that nobody knows is an invalid request.
+func TestXRCUnknownOpcode(t *testing.T) {
+	x := newXRC(t, defaults())
+	x.b.inject(roce.Opcode(0xBF), defaults().psn, true, nil, nil)
+	x.run(x.now + 1)
+	x.want("answer", x.log[0].syn, roce.NAKInvReq)
+	x.want("events", x.b.events, []ib.EventType{ib.EventQPReqErr})
+}

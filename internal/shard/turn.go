@@ -130,7 +130,7 @@ func (e *Engine) parse(seg []byte, d *pkt.Datagram) *member {
 		case errors.Is(err, roce.ErrPad):
 			st.DropPad++
 			return nil
-		case e.pkt.Op.Transport() != roce.TransportRC:
+		case e.pkt.Op.Transport() != roce.TransportRC && e.pkt.Op.Transport() != roce.TransportXRC:
 			st.DropOpcode++
 			return nil
 		}
