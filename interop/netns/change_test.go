@@ -362,3 +362,37 @@ func TestCase72_InterfaceRemoved(t *testing.T) {
 	a.close()
 	b.close()
 }
+
+// An address that moves to another interface of the host, as into a bridge, is free for the device there, though queue pairs
+// of the old one still have it.
+func TestAddressMoves(t *testing.T) {
+	na, nb := vethPair(t, 1500, true)
+	a, b := na.open(t, "a"), nb.open(t, "b")
+	connect(a, b, connArgs{typ: ib.RC, addr: is4, size: 1 << 16}).write(1000, 4, 4, 1)
+	connect(a, b, connArgs{typ: ib.UD, addr: isLinkLocal, size: 1 << 16}).message(1000, 4, 4, 2)
+	c := na.start(t, "c", 0)
+	host, err := netip.ParsePrefix(addrA)
+	must(t, err)
+	bind := func() Failure {
+		var f Failure
+		c.call("Bind", host.Addr().String(), &f)
+		return f
+	}
+	if err := bind(); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("bind to an address in use: %v", err)
+	}
+	na.addr(t, false, addrA)
+	na.address(t, "lo", host.Addr().String()+"/32")
+	a.event(ib.EventGIDChange)
+	for end := time.Now().Add(eventTime); ; time.Sleep(time.Millisecond) {
+		f := bind()
+		if f.Text == "" {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the address is not free: %v", f)
+		}
+	}
+	a.close()
+	b.close()
+}

@@ -138,22 +138,31 @@ func (p *Port) AddLocal(addr netip.Addr) (int, error) {
 	defer p.leave()
 	old := *p.socks.Load()
 	for i, s := range old {
-		if s.addr == addr {
+		switch {
+		case s.addr != addr:
+		case !s.dropped:
 			return i, nil
+		default:
+			return i, named(p.reopen(s), addr)
 		}
 	}
 	s, err := openSocket(&p.cfg, addr)
-	if errors.Is(err, unix.EADDRINUSE) {
-		err = fmt.Errorf("%w; %s", err, whoHolds(addr))
-	}
 	if err != nil {
-		return 0, err
+		return 0, named(err, addr)
 	}
 	s.index = len(old)
 	set := append(old[:len(old):len(old)], s)
 	p.socks.Store(&set)
 	p.wait.kick() // a Wait that is running must see the socket
 	return s.index, nil
+}
+
+// named adds to EADDRINUSE who holds the address.
+func named(err error, addr netip.Addr) error {
+	if errors.Is(err, unix.EADDRINUSE) {
+		return fmt.Errorf("%w; %s", err, whoHolds(addr))
+	}
+	return err
 }
 
 // Caps implements port.Port. The first failure of segmentation offload lowers

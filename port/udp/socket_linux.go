@@ -17,6 +17,8 @@ type socket struct {
 	addr  netip.Addr // with zone
 	scope uint32     // interface index of the zone
 
+	dropped bool // DropLocal took the socket away; under Port.mu
+
 	udpPort uint16      // of a source that only sends
 	noLabel atomic.Bool // the kernel refused a flow label: none is set any more
 

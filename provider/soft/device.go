@@ -45,6 +45,7 @@ type Device struct {
 	removed   chan struct{}          // closed when it was, and all is told
 	over      atomic.Bool            // removed is closed
 	listening atomic.Bool            // every address of the table is open
+	opened    sync.Map               // addresses that were, without zone
 	unfollow  func()                 // ends Config.Watch; nil: there is nothing to end
 
 	dmBytes atomic.Int64 // device memory in use
@@ -280,5 +281,6 @@ func (d *Device) localIndex(a netip.Addr) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("address %s: %w", a, err)
 	}
+	d.opened.Store(a.Unmap().WithZone(""), true)
 	return i, nil
 }

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/port"
 )
 
 // Netdev is what a network interface is at one moment.
@@ -73,9 +74,17 @@ func (d *Device) changed(n Netdev) {
 	}
 	was := d.link.Swap(&n)
 	added, removed := d.gids.change(&n, d.cfg.FixedAddrs, d.cfg.NetDev, d.cfg.IfIndex)
-	if d.listening.Load() {
-		// Datagram queue pairs receive on every address.
-		for _, a := range added {
+	if p, ok := d.cfg.Port.(port.Dropper); ok {
+		// The address may come to another interface, whose device must be able to
+		// have it.
+		for _, a := range removed {
+			p.DropLocal(a)
+		}
+	}
+	for _, a := range added {
+		// Datagram queue pairs receive on every address; on one that returns there may
+		// be others.
+		if _, before := d.opened.Load(a.Unmap().WithZone("")); before || d.listening.Load() {
 			d.listen(a)
 		}
 	}
@@ -166,9 +175,9 @@ func (d *Device) listen(a netip.Addr) {
 // goes to the first empty entry, one that is gone leaves its entry empty, all
 // others keep their index. Linux does the same, but leaves an entry alone while a
 // queue pair or an address handle refers to it; here these hold the address
-// itself. Its socket stays open: they go on when the address returns. In a table that somebody has
-// chosen (fixed) an address keeps its entry, empty while the interface has lost
-// it; one that the interface never had stays, it may be the host's by a route.
+// itself, and go on when it returns. In a table that somebody has chosen (fixed)
+// an address keeps its entry, empty while the interface has lost it; one that the
+// interface never had stays, it may be the host's by a route.
 func (t *gidTable) change(n *Netdev, fixed bool, netdev string, ifindex int) (added, removed []netip.Addr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
