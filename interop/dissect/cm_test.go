@@ -158,34 +158,10 @@ func randomPackets(t *testing.T, rnd *rand.Rand) (list [][]byte) {
 					mad.IPHeader(v.PrivateData()).Put(src, dst, uint16(rnd.Uint32()))
 				}
 			}
-			list = append(list, udPacket(t, b))
+			list = append(list, wrap(t, &layers.BTH{Opcode: 0x64, PKey: 0xFFFF, DestQP: mad.QPN}, &layers.DETH{QKey: mad.QKey, SrcQP: mad.QPN}, gopacket.Payload(b), &layers.ICRC{}))
 		}
 	}
 	return list
-}
-
-// udPacket puts a management datagram into an IPv4 packet.
-func udPacket(t *testing.T, b []byte) []byte {
-	t.Helper()
-	ip := &gplayers.IPv4{
-		Version: 4, IHL: 5, TTL: 64, Protocol: gplayers.IPProtocolUDP, Flags: gplayers.IPv4DontFragment,
-		SrcIP: []byte{192, 0, 2, 1}, DstIP: []byte{192, 0, 2, 2},
-	}
-	udp := &gplayers.UDP{SrcPort: 0xD872, DstPort: layers.Port}
-	if err := udp.SetNetworkLayerForChecksum(ip); err != nil {
-		t.Fatal(err)
-	}
-	buf := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(
-		buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, ip, udp,
-		&layers.BTH{Opcode: 0x64, PKey: 0xFFFF, DestQP: mad.QPN}, &layers.DETH{QKey: mad.QKey, SrcQP: mad.QPN}, gopacket.Payload(b), &layers.ICRC{},
-	); err != nil {
-		t.Fatal(err)
-	}
-	if err := layers.SetICRC(buf.Bytes()); err != nil {
-		t.Fatal(err)
-	}
-	return buf.Bytes()
 }
 
 // Messages of connection management, those of the kernel and drawn ones: tshark
