@@ -79,6 +79,8 @@ func model(t *testing.T, seed uint64) {
 	o.psn = rng.Uint32() & 0xFFFFFF
 	o.timeout, o.rnrTimer = 10, uint8(1+rng.IntN(12))
 	o.segs = []int{1, 2, 64}[rng.IntN(3)]
+	o.access |= flushRightsAll
+	o.mrAccess |= flushRightsAll
 	w := newWorld(t, o)
 	w.mute = true
 	wt := [...]weather{{}, {loss: .02}, {loss: .05, dup: .05}, {loss: .02, dup: .02, late: .05}, {late: .2}, {dup: .3}}[rng.IntN(6)]
@@ -175,7 +177,7 @@ func (d *modelDir) post() {
 	id := uint64(d.posted)
 	d.posted++
 	var wr driver.SendWR
-	switch rng.IntN(7) {
+	switch rng.IntN(9) {
 	case 0, 1:
 		n := d.length(30_000)
 		from, to := rng.IntN(mArea-n), rng.IntN(mArea-n)
@@ -201,6 +203,17 @@ func (d *modelDir) post() {
 		from, to := rng.IntN(mArea-n), rng.IntN(mArea-n)
 		wr = s.read(id, mSink+to, mSource+from, n)
 		copy(d.sink[to:to+n], s.peer.buf[mSource+from:])
+	case 6:
+		word := binary.NativeEndian.AppendUint64(nil, rng.Uint64())
+		if to := mTarget + 8*rng.IntN(mArea/8); rng.IntN(2) == 0 {
+			wr = s.wordWR(id, to, word)
+			copy(d.target[to-mTarget:], word)
+		} else {
+			wr = s.wordWR(id, mCell, word)
+			d.cell = binary.NativeEndian.Uint64(word)
+		}
+	case 7:
+		wr = s.flushWR(id, mTarget, mArea, ib.FlushGlobal, ib.FlushLevel(rng.IntN(2)))
 	default:
 		off := mResult + 8*len(d.result)
 		op, arg, swap := ib.WRAtomicFetchAndAdd, rng.Uint64(), uint64(0)
