@@ -489,3 +489,34 @@ func TestCase06_LocalInvalidateUnderTraffic(t *testing.T) {
 		w.want("bind and invalidate", wcs(w.b.scq), "9:success 10:success")
 	}
 }
+
+// REG_MR, LOCAL_INV and a received SEND with invalidate take nothing from the heap.
+func TestLocalOperationsAllocateNothing(t *testing.T) {
+	w := newWorld(t, bindable())
+	w.mute = true
+	r, err := w.a.tab.RegisterFast(w.a.pd, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.a.tab.Release(r) })
+	b := &driver.BindInfo{Access: allRemote | ib.AccessLocalWrite}
+	reg := driver.SendWR{Opcode: ib.WRRegMR, RKey: r.RKey(), Bind: b}
+	var wc [4]driver.WC
+	list := [][]byte{w.a.buf[:4096]}
+	const perMap = 2
+	n := testing.AllocsPerRun(100, func() {
+		if _, _, err := w.a.tab.Map(r, list, 0, 4096); err != nil {
+			t.Fatal(err)
+		}
+		w.a.push(reg)
+		w.a.q.SQ.SetBind(nil, r, b)
+		w.a.push(inv(2, r.RKey(), 0))
+		w.a.kick()
+		if w.a.scq.Poll(wc[:]) != 2 || wc[1].Status != ib.WCSuccess {
+			t.Fatal(wc)
+		}
+	})
+	if n != perMap {
+		t.Errorf("%v allocations, %d are of Map", n, perMap)
+	}
+}

@@ -349,8 +349,7 @@ func (r *responder) executeSend(e *transport.Env, p *transport.Packet, f roce.Op
 // fast-registration region of its domain. READs under the key that are being
 // answered end in an error.
 func (r *responder) invalidate(e *transport.Env, key ib.RKey) bool {
-	r.settleRefs(e)
-	return e.Mem.Invalidate(r.b.PD, r.b.Num, key, true)
+	return e.Revoke(func() bool { return e.Mem.Invalidate(r.b.PD, r.b.Num, key, true) })
 }
 
 // taken moves on behind a packet of a SEND or WRITE that was executed.

@@ -26,6 +26,7 @@ type Shard struct {
 	// Written under mu, read by whoever is about to sleep.
 	deadline atomic.Int64
 	owes     atomic.Bool // Env.Owed is not empty
+	settling atomic.Bool // waits for other shards, in settle
 
 	turn uint64 // the last turn that brought packets; under the receive lock
 }
@@ -34,7 +35,7 @@ func newShard(e *Engine) *Shard {
 	s := &Shard{eng: e, dests: make(map[netip.Addr]*transport.Dest)}
 	s.env.Mem, s.env.Stats = e.cfg.Mem, &s.own
 	s.env.Tx = pkt.NewTx(pkt.TxCaps{MaxSegs: e.cfg.Port.Caps().MaxSegs})
-	s.env.Send = s.send
+	s.env.Send, s.env.Settle = s.send, s.settle
 	return s
 }
 

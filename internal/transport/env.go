@@ -23,6 +23,10 @@ type Env struct {
 	// Send transmits Tx and resets it; it calls Sent.
 	Send func()
 
+	// Settle returns when no step on another shard works with memory that it looked
+	// up before; nil where there is none.
+	Settle func()
+
 	// Ready holds queue pairs to be given a Post again in this turn: their
 	// destination's window opened, or a bounded piece of work is left over.
 	Ready []*QP
