@@ -113,6 +113,51 @@ func TestWatchNetdev(t *testing.T) {
 	stop()
 }
 
+// The kernel says more than the watch has room for: messages are lost, the state
+// that is reported in the end is right.
+func TestWatchLosesMessages(t *testing.T) {
+	newNetwork(t)
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	must(t, err)
+	defer h.Close()
+	must(t, loopbackUp())
+	lo, err := h.LinkByName("lo")
+	must(t, err)
+	s := &states{t, make(chan Netdev, 1000)}
+	busy, went := make(chan struct{}), make(chan struct{}, 1)
+	stop, err := watchNetdev(lo.Attrs().Index)(func(n Netdev) {
+		s.c <- n
+		if n.has(netip.MustParseAddr("10.1.0.0")) {
+			select {
+			case went <- struct{}{}:
+			default:
+			}
+			<-busy
+		}
+	})
+	must(t, err)
+	addr := func(i int) *netlink.Addr {
+		a, err := netlink.ParseAddr(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}).String() + "/32")
+		must(t, err)
+		return a
+	}
+	const most = 2000
+	must(t, h.AddrAdd(lo, addr(0)))
+	<-went
+	for i := 1; i < most; i++ {
+		must(t, h.AddrAdd(lo, addr(i)))
+	}
+	for i := range most - 1 {
+		must(t, h.AddrDel(lo, addr(i)))
+	}
+	close(busy)
+	last := netip.AddrFrom4([4]byte{10, 1, (most - 1) >> 8, (most - 1) & 0xFF})
+	s.until("the last address alone", func(n Netdev) bool {
+		return n.has(last) && len(n.Addrs) <= 3
+	})
+	stop()
+}
+
 // Addresses that cannot be sent from are left out, and the order is that of use.
 func TestUsableAddresses(t *testing.T) {
 	var list []netlink.Addr
