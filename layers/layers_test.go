@@ -185,6 +185,9 @@ func compare(t testing.TB, name string, p gopacket.Packet) {
 func TestTruncated(t *testing.T) {
 	for name, ip := range golden(t) {
 		for n := range ip {
+			if n > 120 && n%16 != 0 { // all within the headers
+				continue
+			}
 			p := decode(ip[:n])
 			if p.Layer(layers.LayerTypeICRC) != nil {
 				t.Fatalf("%s: %d bytes have an ICRC", name, n)
@@ -195,7 +198,9 @@ func TestTruncated(t *testing.T) {
 			if ok, err := layers.PacketICRC(p); ok || !errors.Is(err, layers.ErrNotRoCE) {
 				t.Fatalf("%s: %d bytes: ICRC %v %v", name, n, ok, err)
 			}
-			_ = p.String()
+			if n%5 == 0 {
+				_ = p.String()
+			}
 		}
 	}
 }
