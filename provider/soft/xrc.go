@@ -190,7 +190,9 @@ func (d *Device) createTarget(attr *driver.QPInitAttr, ev driver.EventSink) (dri
 		all := slices.Clone(dom.handles[q])
 		dom.mu.Unlock()
 		for _, h := range all {
-			h.ev(t)
+			if h.ev != nil {
+				h.ev(t)
+			}
 		}
 	}
 	attr.Cap = ib.QPCap{}

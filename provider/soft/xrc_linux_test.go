@@ -32,7 +32,7 @@ func (h *host) xrc(srqs int) (driver.XRCD, []driver.SRQ) {
 
 func (h *host) xrcTarget(x driver.XRCD) *end {
 	h.t.Helper()
-	q, err := h.dev.CreateQP(nil, &driver.QPInitAttr{Type: ib.XRCRecv, XRCD: x}, func(ib.EventType) {})
+	q, err := h.dev.CreateQP(nil, &driver.QPInitAttr{Type: ib.XRCRecv, XRCD: x}, nil)
 	must(h.t, err)
 	h.later(q.Destroy)
 	return &end{q, h, 0, ib.XRCRecv}
@@ -95,7 +95,7 @@ func TestXRCDestroyUnderLoad(t *testing.T) {
 			must(t, err)
 		}
 		qa := a.qp(ib.XRCSend, 0)
-		q, err := b.dev.CreateQP(nil, &driver.QPInitAttr{Type: ib.XRCRecv, XRCD: x}, func(ib.EventType) {})
+		q, err := b.dev.CreateQP(nil, &driver.QPInitAttr{Type: ib.XRCRecv, XRCD: x}, nil)
 		must(t, err)
 		tgt := &end{q, b, 0, ib.XRCRecv}
 		must(t, qa.init())
@@ -183,8 +183,12 @@ func TestXRCPathMTU(t *testing.T) {
 		link int
 		ok   bool
 	}{
-		{ib.RC, 4096 + 83, false}, {ib.RC, 4096 + 84, true}, {ib.XRCSend, 4096 + 87, false}, {ib.XRCSend, 4096 + 88, true},
-		{ib.XRCRecv, 4096 + 87, false}, {ib.XRCRecv, 4096 + 88, true},
+		{ib.RC, 4096 + 83, false},
+		{ib.RC, 4096 + 84, true},
+		{ib.XRCSend, 4096 + 87, false},
+		{ib.XRCSend, 4096 + 88, true},
+		{ib.XRCRecv, 4096 + 87, false},
+		{ib.XRCRecv, 4096 + 88, true},
 	} {
 		d := &Device{cfg: Config{LinkMTU: c.link}}
 		if err := d.checkPathMTU(ib.MTU4096, f, c.typ); c.ok != (err == nil) {
