@@ -12,23 +12,28 @@ func TestSettle(t *testing.T) {
 	for range 3 {
 		e.shards = append(e.shards, &Shard{eng: e})
 	}
-	var inUse [3]atomic.Bool // a step that began before works with what it looked up
-	var key atomic.Int64     // what lookups find
+	var key atomic.Int64      // what lookups find
+	var inUse [3]atomic.Int64 // what a step has looked up and works with, 0 = nothing
+	key.Store(1)
 	var wg sync.WaitGroup
 	for i, s := range e.shards {
 		wg.Go(func() {
-			for n := range 3000 {
+			for n := range 5000 {
 				s.mu.Lock()
 				if n%3 != i {
-					k := key.Load()
-					inUse[i].Store(true)
-					for range 100 {
-						_ = key.Load() - k
+					inUse[i].Store(key.Load())
+					for range n % 200 {
+						_ = key.Load()
 					}
-					inUse[i].Store(false)
+					inUse[i].Store(0)
 				} else {
-					key.Add(1)
+					now := key.Add(1)
 					s.settle()
+					for o := range inUse {
+						if was := inUse[o].Load(); was != 0 && was < now {
+							t.Errorf("shard %d works with key %d, which was taken away at %d", o, was, now)
+						}
+					}
 				}
 				s.mu.Unlock()
 			}
