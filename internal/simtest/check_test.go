@@ -383,6 +383,10 @@ func wcOpcode(c ib.WROpcode) ib.WCOpcode {
 		return ib.WCCompSwap
 	case ib.WRAtomicFetchAndAdd:
 		return ib.WCFetchAdd
+	case ib.WRFlush:
+		return ib.WCFlush
+	case ib.WRAtomicWrite:
+		return ib.WCAtomicWrite
 	}
 	return ib.WCSend
 }

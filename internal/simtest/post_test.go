@@ -93,8 +93,10 @@ type victim struct {
 // rightFor is what the far queue pair must allow for an operation.
 func rightFor(c ib.WROpcode) ib.Access {
 	switch c {
-	case ib.WRRDMAWrite, ib.WRRDMAWriteWithImm:
+	case ib.WRRDMAWrite, ib.WRRDMAWriteWithImm, ib.WRAtomicWrite:
 		return ib.AccessRemoteWrite
+	case ib.WRFlush:
+		return flushRights
 	case ib.WRRDMARead:
 		return ib.AccessRemoteRead
 	case ib.WRAtomicCmpAndSwp, ib.WRAtomicFetchAndAdd:
@@ -208,7 +210,7 @@ func (s *sim) request(q *qp) (*op, driver.SendWR) {
 	switch q.typ {
 	case ib.RC:
 		o.code = pick(s, ib.WRSend, ib.WRSendWithImm, ib.WRRDMAWrite, ib.WRRDMAWrite, ib.WRRDMAWriteWithImm,
-			ib.WRRDMARead, ib.WRRDMARead, ib.WRAtomicCmpAndSwp, ib.WRAtomicFetchAndAdd)
+			ib.WRRDMARead, ib.WRRDMARead, ib.WRAtomicCmpAndSwp, ib.WRAtomicFetchAndAdd, ib.WRFlush, ib.WRAtomicWrite)
 	case ib.UC:
 		o.code = pick(s, ib.WRSend, ib.WRSendWithImm, ib.WRRDMAWrite, ib.WRRDMAWriteWithImm)
 	case ib.UD:
@@ -243,6 +245,8 @@ func (s *sim) request(q *qp) (*op, driver.SendWR) {
 		wr, good = s.readRequest(o, fault)
 	case isAtomic(o.code):
 		wr, good = s.atomicRequest(o, fault)
+	case o.code == ib.WRFlush:
+		wr, good = s.flushRequest(o, fault), true
 	default:
 		wr, good = s.writeRequest(o, fault)
 	}
@@ -394,7 +398,12 @@ func (s *sim) writeRequest(o *op, fault bool) (driver.SendWR, bool) {
 	if o.q.typ == ib.UC && len(o.q.out.writes) > 100 {
 		return driver.SendWR{}, false // their targets are in use until the connection ends
 	}
-	wr, good := s.payload(o, local, 0, arenaSize)
+	wr, good := driver.SendWR{}, false
+	if o.code == ib.WRAtomicWrite {
+		wr, good = s.word(o, local)
+	} else {
+		wr, good = s.payload(o, local, 0, arenaSize)
+	}
 	if !good {
 		return wr, false
 	}
@@ -429,6 +438,9 @@ func (s *sim) spoilRemote(o *op, wr *driver.SendWR) {
 		wr.RKey = m.foreign.RKey()
 	case 2:
 		wr.RemoteAddr = m.va(arenaSize) - uint64(o.n) + uint64(s.between(1, o.n))
+		if o.code == ib.WRAtomicWrite {
+			wr.RemoteAddr = m.va(arenaSize)
+		}
 	case 3:
 		if o.code == ib.WRRDMARead {
 			wr.RKey = m.locRO.RKey()
@@ -522,7 +534,7 @@ func (s *sim) writtenBefore(q *qp) *op {
 		return nil
 	}
 	for _, w := range slices.Backward(q.sendq) {
-		if (w.code == ib.WRRDMAWrite || w.code == ib.WRRDMAWriteWithImm) && w.fault == faultNone && w.n > 0 {
+		if (w.code == ib.WRRDMAWrite || w.code == ib.WRRDMAWriteWithImm || w.code == ib.WRAtomicWrite) && w.fault == faultNone && w.n > 0 {
 			return w
 		}
 	}

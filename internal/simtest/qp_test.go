@@ -214,9 +214,9 @@ func (s *sim) connect(c *conn) {
 		mtu: ib.MTU(s.between(1, 5)), timeout: uint8(s.between(9, 12)), retry: uint8(pick(s, 7, 7, 3, 1, 0)),
 		rnrTimer: uint8(s.between(1, 10)), rdAtomic: uint8(pick(s, 1, 2, 4, 16)),
 	}
-	c.attr.access = ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic
+	c.attr.access = ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic | flushRights
 	if c.a.typ == ib.RC && s.chance(0.1) {
-		c.attr.access &^= pick(s, ib.AccessRemoteWrite, ib.AccessRemoteRead, ib.AccessRemoteAtomic)
+		c.attr.access &^= pick(s, ib.AccessRemoteWrite, ib.AccessRemoteRead, ib.AccessRemoteAtomic, flushRights)
 	}
 	if s.prof.strict {
 		c.attr.retry = 7

@@ -85,6 +85,7 @@ type node struct {
 	dev     device
 	port    *simnet.Port
 	addrs   []netip.Addr
+	iface   iface
 	arena   *arena
 	pd, pd2 driver.PD
 	full    driver.MR // all rights
@@ -240,8 +241,10 @@ func (s *sim) addNode(i int, a *arena) {
 	n.dev, err = newDevice(soft.Config{
 		Name: fmt.Sprintf("soft%d", i), Port: n.port, Addrs: n.addrs, Clock: s.net.Now,
 		Seed: s.seed*8 + uint64(i) + 1, Shards: pick(s, 1, 1, 2, 3), Manual: true,
+		Watch: n.watch(),
 	})
 	s.must("device", err)
+	n.listen()
 	s.net.Attach(n.port, n.dev.Turn)
 	n.pd, err = n.dev.AllocPD()
 	s.must("PD", err)
@@ -252,10 +255,10 @@ func (s *sim) addNode(i int, a *arena) {
 		s.must("MR", err)
 		return mr
 	}
-	n.full = reg(n.pd, ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead|ib.AccessRemoteAtomic)
+	n.full = reg(n.pd, ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead|ib.AccessRemoteAtomic|flushRights)
 	n.remRO = reg(n.pd, ib.AccessRemoteRead)
 	n.locRO = reg(n.pd, 0)
-	n.foreign = reg(n.pd2, ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead|ib.AccessRemoteAtomic)
+	n.foreign = reg(n.pd2, ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead|ib.AccessRemoteAtomic|flushRights)
 	n.counter = &counter{slot: a.alloc(8, 1), seen: map[uint64]bool{}}
 	n.counter.slot.fill(s.newID(nil))
 	n.counter.slot.unsettle()
