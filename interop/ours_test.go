@@ -25,6 +25,7 @@ type ourPeer struct {
 	dev  *verbs.Context
 	pd   *verbs.PD
 	ends map[int]*ourEnd
+	mws  map[int]*verbs.MW
 	last int
 
 	mu     sync.Mutex // guards events
@@ -52,7 +53,7 @@ func runPeer(name string) int {
 }
 
 func servePeer(name string) (err error) {
-	p := &ourPeer{ends: map[int]*ourEnd{}}
+	p := &ourPeer{ends: map[int]*ourEnd{}, mws: map[int]*verbs.MW{}}
 	if p.dev, err = rdma.Open(context.Background(), name); err != nil {
 		return err
 	}
@@ -120,6 +121,21 @@ func (p *ourPeer) serve(r *request) (*reply, error) {
 		return a, nil
 	case "counters":
 		return &reply{Counters: p.dev.Driver().(*soft.Device).Counters()}, nil
+	case "window":
+		w, err := p.pd.AllocMW(r.Kind)
+		if err != nil {
+			return nil, err
+		}
+		p.last++
+		p.mws[p.last] = w
+		return &reply{MW: p.last, RKey: w.RKey()}, nil
+	case "free window":
+		w := p.mws[r.MW]
+		if w == nil {
+			return nil, nil
+		}
+		delete(p.mws, r.MW)
+		return nil, w.Dealloc()
 	}
 	e := p.ends[r.QP]
 	if e == nil {
@@ -141,6 +157,19 @@ func (p *ourPeer) serve(r *request) (*reply, error) {
 		return e.send(p, r)
 	case "poll":
 		return e.poll(r)
+	case "bind":
+		w := p.mws[r.MW]
+		err := e.qp.BindMW(w, &verbs.MWBind{Flags: ib.SendSignaled, Info: e.info(r)})
+		return &reply{RKey: w.RKey()}, err
+	case "attach", "detach":
+		gid, err := parseGID(r.GID)
+		if err != nil {
+			return nil, err
+		}
+		if r.Op == "detach" {
+			return nil, e.qp.DetachMcast(gid, 0)
+		}
+		return nil, e.qp.AttachMcast(gid, 0)
 	case "state":
 		return &reply{State: e.qp.State()}, nil
 	case "close":
@@ -253,6 +282,14 @@ func (e *ourEnd) send(p *ourPeer, r *request) (*reply, error) {
 		WRID: r.WRID, Opcode: r.Opcode, Flags: r.Flags, SGList: e.sges(r), ImmData: r.Imm, InvalidateRKey: r.InvKey,
 		RemoteAddr: r.RemoteAddr, RKey: r.RKey, CompareAdd: r.CompareAdd, Swap: r.Swap, RemoteQPN: r.QPN, RemoteQKey: r.QKey,
 	}
+	a := &reply{}
+	if r.Opcode == ib.WRBindMW {
+		w, info := p.mws[r.MW], e.info(r)
+		info.MW = w
+		wr.Bind, wr.SGList = &info, nil
+		wr.RKey = w.RKey()&^0xFF | ib.RKey(r.KeyByte)
+		a.RKey = wr.RKey
+	}
 	if e.qp.Type() == ib.UD {
 		attr, err := e.address(r.GID)
 		if err != nil {
@@ -265,7 +302,11 @@ func (e *ourEnd) send(p *ourPeer, r *request) (*reply, error) {
 		e.ahs = append(e.ahs, ah)
 		wr.AH = ah
 	}
-	return nil, e.qp.PostSendOne(&wr)
+	return a, e.qp.PostSendOne(&wr)
+}
+
+func (e *ourEnd) info(r *request) verbs.BindInfo {
+	return verbs.BindInfo{MR: e.mr, Addr: e.mr.Addr() + uint64(r.Off), Length: uint64(r.Length), Access: r.Access}
 }
 
 func (e *ourEnd) poll(r *request) (*reply, error) {

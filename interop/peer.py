@@ -29,6 +29,9 @@ TYPES = {'RC': e.IBV_QPT_RC, 'UC': e.IBV_QPT_UC, 'UD': e.IBV_QPT_UD}
 MTUS = {256: e.IBV_MTU_256, 512: e.IBV_MTU_512, 1024: e.IBV_MTU_1024, 2048: e.IBV_MTU_2048, 4096: e.IBV_MTU_4096}
 WITH_IMM = (e.IBV_WR_SEND_WITH_IMM, e.IBV_WR_RDMA_WRITE_WITH_IMM)
 WITH_INV = (e.IBV_WR_SEND_WITH_INV, e.IBV_WR_LOCAL_INV)
+# rxe hands the kernel's number of this flag to user space, where it means that a checksum is right.
+IB_WC_WITH_INVALIDATE = 4
+LOCAL = (e.IBV_WR_BIND_MW, e.IBV_WR_LOCAL_INV)
 WITH_RETH = (e.IBV_WR_RDMA_WRITE, e.IBV_WR_RDMA_WRITE_WITH_IMM, e.IBV_WR_RDMA_READ)
 ATOMIC = (e.IBV_WR_ATOMIC_CMP_AND_SWP, e.IBV_WR_ATOMIC_FETCH_AND_ADD)
 CHUNK = 256 << 10
@@ -92,7 +95,7 @@ class Side:
 
     def send(self, r):
         op, s = r['Opcode'], self.sges(r)
-        wr = SendWR(wr_id=r['WRID'], opcode=op, num_sge=len(s), sg=s, send_flags=r.get('Flags', 0))
+        wr = SendWR(wr_id=r['WRID'], opcode=op, send_flags=r.get('Flags', 0), **({} if op in LOCAL else {'num_sge': len(s), 'sg': s}))
         if op in WITH_IMM:
             wr.imm_data = socket.htonl(r.get('Imm', 0))
         elif op in WITH_INV:
@@ -130,7 +133,7 @@ class Side:
                 imm = wc.wc_flags & e.IBV_WC_WITH_IMM
                 out.append({'WRID': wc.wr_id, 'Status': wc.status, 'Opcode': wc.opcode, 'Len': wc.byte_len, 'Flags': wc.wc_flags,
                             'Imm': socket.ntohl(wc.imm_data) if imm else 0, 'SrcQP': wc.src_qp,
-                            'InvKey': wc.imm_data if wc.wc_flags & 8 else 0})
+                            'InvKey': wc.imm_data if wc.wc_flags & IB_WC_WITH_INVALIDATE else 0})
             if not n:
                 if time.monotonic() > end:
                     break
@@ -219,7 +222,8 @@ def serve(r):
         w = MW(PROTECTION, r['Kind'])
         return {'MW': number(WINDOWS, w), 'RKey': w.rkey}
     if op == 'free window':
-        return WINDOWS.pop(r['MW']).close()
+        w = WINDOWS.pop(r['MW'], None)
+        return w and w.close()
     if op == 'events':
         return events()
     if op == 'attach':

@@ -45,7 +45,7 @@ type peer struct {
 //	qp       makes a queue pair in INIT with Size bytes of memory: Type, Family, Access, QPAccess, QKey
 //	connect  takes it to RTS: GID, QPN, PSN, PeerPSN, MTU, Timeout, RetryCnt, RNRRetry, RNRTimer, RDAtomic
 //	fill     writes stream(Seed) of Length bytes at Off; digest and bytes read there
-//	recv     posts a receive; send posts a send; poll waits for Count completions
+//	recv     posts a receive; send posts a send and tells the key that it binds; poll waits for Count completions
 //	state    tells the queue pair's state, events all asynchronous events since the last time, counters Verbena's counters
 //	window, free window, bind: a memory window of type Kind; the binding of one of type 1 at Off, with Length and Access
 //	attach, detach: multicast group GID, on the kernel's side at the interface with an IPv4 address
@@ -93,6 +93,8 @@ type request struct {
 
 	MW   int       `json:",omitempty"`
 	Kind ib.MWType `json:",omitempty"`
+	// KeyByte is the low byte of the key that a bind of type 2 gives; the kernel's peer takes the next one whatever it is.
+	KeyByte uint8 `json:",omitempty"`
 }
 
 // reply answers a request. Err and Errno are those of the verb that failed.
