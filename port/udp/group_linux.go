@@ -27,9 +27,14 @@ const groupEvents = 16
 // looks at: joining and leaving change what it is ready for, also under a thread
 // that is asleep, and a port with a thousand groups polls no longer than with one.
 type groups struct {
-	mu     sync.Mutex   // of everything below; held while a group's socket is read
-	ep     atomic.Int32 // the epoll descriptor and 1; 0: none yet
-	byAddr map[netip.Addr]*socket
+	ep atomic.Int32 // the epoll descriptor and 1; 0: none yet
+
+	// joining is held by who joins or leaves. The kernel may take its time with
+	// that; receiving goes on.
+	joining sync.Mutex
+	byAddr  map[netip.Addr]*socket
+
+	mu     sync.Mutex // of what follows; held while a group's socket is read
 	byFD   map[int32]*socket
 	events [groupEvents]unix.EpollEvent
 
@@ -53,8 +58,8 @@ func (p *Port) Join(group, on netip.Addr) error {
 	}
 	defer p.leave()
 	g := &p.groups
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.joining.Lock()
+	defer g.joining.Unlock()
 	if g.byAddr[group] != nil {
 		return nil
 	}
@@ -68,17 +73,32 @@ func (p *Port) Join(group, on netip.Addr) error {
 	if err != nil {
 		return err
 	}
+	g.set(int32(s.fd), s)
 	err = unix.EpollCtl(g.fd(), unix.EPOLL_CTL_ADD, s.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(s.fd)})
 	if err != nil {
+		g.set(int32(s.fd), nil)
 		_ = unix.Close(s.fd)
 		return fmt.Errorf("udp: watch the socket of group %v: %w", group, err)
 	}
-	g.byAddr[group], g.byFD[int32(s.fd)] = s, s
+	g.byAddr[group] = s
 	return nil
 }
 
+// set notes whose a descriptor is; nil: nobody's any more. When it returns, the
+// socket that had it is not read.
+func (g *groups) set(fd int32, s *socket) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s != nil {
+		g.byFD[fd] = s
+		return
+	}
+	delete(g.byFD, fd)
+	g.overflowed += uint64(socketDrops(int(fd)))
+}
+
 // openEpoll makes the descriptor of all groups when the first is joined. The
-// caller holds the groups' lock.
+// caller is the one that joins.
 func (p *Port) openEpoll() error {
 	g := &p.groups
 	if g.fd() >= 0 {
@@ -88,7 +108,9 @@ func (p *Port) openEpoll() error {
 	if err != nil {
 		return fmt.Errorf("udp: epoll: %w", err)
 	}
+	g.mu.Lock()
 	g.byAddr, g.byFD = make(map[netip.Addr]*socket), make(map[int32]*socket)
+	g.mu.Unlock()
 	g.ep.Store(int32(ep) + 1)
 	p.wait.kick() // a Wait that is running must see it
 	return nil
@@ -102,15 +124,14 @@ func (p *Port) Leave(group netip.Addr) {
 	}
 	defer p.leave()
 	g := &p.groups
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.joining.Lock()
+	defer g.joining.Unlock()
 	s := g.byAddr[group]
 	if s == nil {
 		return
 	}
 	delete(g.byAddr, group)
-	delete(g.byFD, int32(s.fd))
-	g.overflowed += uint64(socketDrops(s.fd))
+	g.set(int32(s.fd), nil)
 	_ = unix.Close(s.fd) // leaves the group, and the epoll set
 }
 
@@ -286,9 +307,14 @@ func (p *Port) Reach(local int, group netip.Addr) error {
 	return reach6(s.addr, group, index)
 }
 
-// reach6 asks the kernel for a route to a group. Over IPv6 there is none on the
-// loopback interface.
+// reach6 refuses the loopback interface, unless the kernel has a route to groups
+// there: over IPv6 there is none, and nothing is delivered. Other interfaces have
+// one as soon as they are up.
 func reach6(src, group netip.Addr, index int) error {
+	i, err := net.InterfaceByIndex(index)
+	if err != nil || i.Flags&net.FlagLoopback == 0 {
+		return nil
+	}
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("udp: socket: %w", err)
@@ -296,9 +322,8 @@ func reach6(src, group netip.Addr, index int) error {
 	defer func() { _ = unix.Close(fd) }()
 	_ = unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_MULTICAST_IF, index)
 	if err := unix.Connect(fd, sockaddr(group, uint32(index), roce.Port)); err != nil {
-		name := zoneOf(index)
 		return fmt.Errorf("udp: no way from %v to group %v over %s (`ip -6 route add local ff00::/8 dev %s` makes one): %w",
-			src, group.WithZone(""), name, name, err)
+			src, group.WithZone(""), i.Name, i.Name, err)
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ func (p *Port) countDrops() {
 	for _, s := range *p.socks.Load() {
 		n += uint64(socketDrops(s.fd))
 	}
-	for _, s := range g.byAddr {
+	for _, s := range g.byFD {
 		n += uint64(socketDrops(s.fd))
 	}
 	p.counters.rxOverflow.Store(n)

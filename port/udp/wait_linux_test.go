@@ -38,8 +38,6 @@ func whenAsleep(p *Port, f func()) {
 func TestWait(t *testing.T) {
 	p := open(t, Config{})
 	addr, local := addLoopback(t, p)
-	f := flow(addr, addr, local)
-
 	p.Kick()
 	p.Kick()
 	ended(t, "a kick before", func() { p.Wait(-1) })
@@ -49,9 +47,9 @@ func TestWait(t *testing.T) {
 	whenAsleep(p, p.Kick)
 	ended(t, "a kick during", func() { p.Wait(-1) })
 
-	send := func() {
+	send := func() { // from two goroutines: each its own flow
 		tx := pkt.NewTx(pkt.TxCaps{MaxSegs: 1})
-		put(t, tx, f, 0, []byte("data"))
+		put(t, tx, flow(addr, addr, local), 0, []byte("data"))
 		p.Send(tx)
 	}
 	whenAsleep(p, send)
