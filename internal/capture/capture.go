@@ -20,9 +20,9 @@ import (
 	"github.com/verbena-rdma/verbena/internal/wire/roce"
 )
 
-// Bounds of one of the two buffers.
+// Bounds of one of the two buffers. What is never filled takes no memory.
 const (
-	bufferBytes   = 8 << 20
+	bufferBytes   = 32 << 20
 	bufferPackets = 32 << 10
 
 	flushEvery = 100 * time.Millisecond

@@ -52,7 +52,7 @@ func appendIP(b []byte, r *record, payload []byte, id uint16) []byte {
 	if is6(src, dst) {
 		addrs = b[start+8 : start+ipv6Len]
 	}
-	pseudo := sum(uint32(protoUDP)+uint32(udpLen+len(payload)), addrs)
+	pseudo := sum(uint64(protoUDP+udpLen+len(payload)), addrs)
 
 	at := len(b)
 	b = binary.BigEndian.AppendUint16(b, r.srcPort)
@@ -70,19 +70,31 @@ func appendIP(b []byte, r *record, payload []byte, id uint16) []byte {
 
 func is6(src, dst netip.Addr) bool { return !src.Is4() || !dst.Is4() }
 
-// sum adds 16-bit words as the checksums of IP and UDP do (RFC 1071).
-func sum(s uint32, b []byte) uint32 {
-	for ; len(b) > 1; b = b[2:] {
-		s += uint32(b[0])<<8 | uint32(b[1])
+// sum adds 16-bit words as the checksums of IP and UDP do (RFC 1071), several at a
+// time: the order of carries does not matter.
+func sum(s uint64, b []byte) uint64 {
+	for ; len(b) >= 8; b = b[8:] {
+		v := binary.BigEndian.Uint64(b)
+		s += v>>32 + v&0xFFFFFFFF
+	}
+	if len(b) >= 4 {
+		s += uint64(binary.BigEndian.Uint32(b))
+		b = b[4:]
+	}
+	if len(b) >= 2 {
+		s += uint64(binary.BigEndian.Uint16(b))
+		b = b[2:]
 	}
 	if len(b) > 0 {
-		s += uint32(b[0]) << 8
+		s += uint64(b[0]) << 8
 	}
 	return s
 }
 
-// fold ends a sum; 64 KiB of words do not overflow 32 bits.
-func fold(s uint32) uint16 {
-	s = s>>16 + s&0xFFFF
-	return uint16(s>>16 + s&0xFFFF)
+// fold ends a sum.
+func fold(s uint64) uint16 {
+	for s > 0xFFFF {
+		s = s>>16 + s&0xFFFF
+	}
+	return uint16(s)
 }
