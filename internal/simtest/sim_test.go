@@ -268,6 +268,9 @@ func (s *sim) act() {
 		// Fewer than may be outstanding is not asked for.
 		s.must("CQ resize", pick(s, q.node.cqs...).dq.Resize(s.between(5000, 6000)))
 	}
+	if s.chance(0.01) {
+		s.change(q.node)
+	}
 	if s.chance(0.6) {
 		s.post(q)
 	}
@@ -473,6 +476,9 @@ func (s *sim) takeDown() {
 }
 
 func (s *sim) destroyNode(n *node) {
+	if s.chance(0.2) {
+		s.vanish(n)
+	}
 	if n.pd.Dealloc() == nil {
 		s.failf("a protection domain in use was deallocated")
 	}

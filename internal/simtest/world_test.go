@@ -244,7 +244,6 @@ func (s *sim) addNode(i int, a *arena) {
 		Watch: n.watch(),
 	})
 	s.must("device", err)
-	n.listen()
 	s.net.Attach(n.port, n.dev.Turn)
 	n.pd, err = n.dev.AllocPD()
 	s.must("PD", err)
@@ -285,7 +284,7 @@ func (s *sim) addNode(i int, a *arena) {
 		n.srqs = append(n.srqs, r)
 	}
 	s.note("node %d: memory %p from %#x", n.id, n.arena, n.va(0))
-	n.dev.Events(func(e ib.EventType) { s.failf("device event %v", e) })
+	s.listen(n)
 	s.nodes = append(s.nodes, n)
 }
 
