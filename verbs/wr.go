@@ -42,6 +42,7 @@ type QPEx struct {
 	qp   *QP
 	post driver.BatchPoster
 	ops  uint64 // opcodes that may be posted
+	xrc  bool   // requests name a receive queue
 	most int    // requests in a batch
 
 	open bool // between Start and Complete or Abort
@@ -69,7 +70,7 @@ func (q *QP) Ex(ops ...ib.WROpcode) (*QPEx, error) {
 	case !q.alive():
 		return nil, opErr(op, errQPClosed)
 	}
-	x := &QPEx{qp: q, post: p, most: int(q.init.Cap.MaxSendWR)}
+	x := &QPEx{qp: q, post: p, most: int(q.init.Cap.MaxSendWR), xrc: q.init.Type == ib.XRCSend}
 	for _, o := range ops {
 		if err := p.CanSend(o); err != nil {
 			return nil, opErr(op, err)
@@ -163,7 +164,7 @@ func (e *wrError) Unwrap() error     { return e.errno }
 
 // finish looks at the newest request, to which nothing is added any more.
 func (x *QPEx) finish() {
-	if !x.srqn && x.qp.init.Type == ib.XRCSend && x.failed == nil {
+	if x.xrc && !x.srqn {
 		x.fail("RemoteSRQN", "SetXRCSRQN is missing", syscall.EINVAL)
 	}
 }

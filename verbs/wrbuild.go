@@ -89,20 +89,27 @@ func (x *QPEx) newest(setter string) *SendWR {
 
 // payload is newest for a setter of the payload, which the request must not have yet.
 func (x *QPEx) payload(setter string) *SendWR {
-	wr := x.newest(setter)
-	if wr == nil {
-		return nil
+	if n := len(x.wrs); n > 0 {
+		if wr := &x.wrs[n-1]; opsBare>>wr.Opcode&1 == 0 && wr.SGList == nil && wr.InlineData == nil {
+			return wr
+		}
 	}
-	switch wr.Opcode {
-	case ib.WRFlush, ib.WRAtomicWrite, ib.WRBindMW, ib.WRRegMR, ib.WRLocalInv:
-		x.fail(setter, "the request has no payload to set", syscall.EINVAL)
-		return nil
+	x.noPayload(setter)
+	return nil
+}
+
+// opsBare are the opcodes without payload, or with their own.
+const opsBare = 1<<ib.WRFlush | 1<<ib.WRAtomicWrite | 1<<ib.WRBindMW | 1<<ib.WRRegMR | 1<<ib.WRLocalInv
+
+// noPayload says why the newest request takes none.
+func (x *QPEx) noPayload(setter string) {
+	if wr := x.newest(setter); wr != nil {
+		why := "the request has its payload already"
+		if opsBare>>wr.Opcode&1 != 0 {
+			why = "the request has no payload to set"
+		}
+		x.fail(setter, why, syscall.EINVAL)
 	}
-	if wr.SGList != nil || wr.InlineData != nil {
-		x.fail(setter, "the request has its payload already", syscall.EINVAL)
-		return nil
-	}
-	return wr
 }
 
 // SetSGE gives the newest request one piece of memory (ibv_wr_set_sge).
