@@ -27,7 +27,7 @@ func anyGroup() netip.Addr {
 // the kernel tells it: what it reports by IGMP where there is a querier.
 func joined(t testing.TB, group netip.Addr) bool {
 	t.Helper()
-	table, err := os.ReadFile("/proc/net/igmp")
+	table, err := os.ReadFile("/proc/thread-self/net/igmp")
 	if err != nil {
 		t.Skip(err)
 	}

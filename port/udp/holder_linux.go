@@ -73,7 +73,8 @@ func parseProcAddr(s string) (netip.Addr, bool) {
 func whoHolds(addr netip.Addr) string {
 	// A dual-stack wildcard socket, listed with IPv6, also holds IPv4 addresses.
 	var found []holder
-	for _, name := range []string{"/proc/net/udp", "/proc/net/udp6"} {
+	// Of this thread: /proc/net is the network of the process's first thread.
+	for _, name := range []string{"/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"} {
 		if table, err := os.ReadFile(name); err == nil {
 			found = append(found, parseHolders(table, addr)...)
 		}
