@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/trace"
 	"github.com/verbena-rdma/verbena/internal/wire/roce"
 	"github.com/verbena-rdma/verbena/layers"
 	"github.com/verbena-rdma/verbena/port/simnet"
@@ -65,8 +66,10 @@ func TestDissectSimulated(t *testing.T) {
 			net := simnet.New(1)
 			port := net.NewPort(simnet.Config{})
 			file := keep(t, c.name+".pcapng")
+			traced := 0
 			dev, err := soft.NewDevice(soft.Config{
-				Name: "soft_sim", LinkMTU: 4200, Port: port, Clock: net.Now, Seed: 1, Manual: true, Addrs: addrs[:], Capture: &soft.Capture{Path: file},
+				Trace: func(*trace.Packet) { traced++ }, // who looks besides is shown the same packets
+				Name:  "soft_sim", LinkMTU: 4200, Port: port, Clock: net.Now, Seed: 1, Manual: true, Addrs: addrs[:], Capture: &soft.Capture{Path: file},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -76,6 +79,9 @@ func TestDissectSimulated(t *testing.T) {
 				net.Kick(port)
 				net.RunFor(1e6)
 			})
+			if n := len(readCapture(t, file)); n != traced {
+				t.Errorf("%d packets captured of %d", n, traced)
+			}
 		})
 	}
 }
