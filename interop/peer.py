@@ -201,10 +201,15 @@ def group(call, r):
 
 
 def attach(r):
-    """Attaches to a group, and joins it on the interface: rxe's own filter is that of IPv6 whatever the group is."""
+    """Attaches to a group, and joins it on the interface: rxe's attach opens the network card's filter only, as if the group were IPv6."""
     group('ibv_attach_mcast', r)
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(r['GID'].split(':')[-1]) + socket.inet_aton(r['Interface']))
+    if r['GID'].startswith('::ffff:'):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, struct.pack('@4s4si', socket.inet_aton(r['GID'].split(':')[-1]), b'', socket.if_nametoindex('eth0')))
+    else:
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        index = struct.pack('@I', socket.if_nametoindex('eth0'))
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, socket.inet_pton(socket.AF_INET6, r['GID']) + index)
     GROUPS[(r['QP'], r['GID'])] = sock
 
 

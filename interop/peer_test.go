@@ -48,7 +48,7 @@ type peer struct {
 //	recv     posts a receive; send posts a send and tells the key that it binds; poll waits for Count completions
 //	state    tells the queue pair's state, events all asynchronous events since the last time, counters Verbena's counters
 //	window, free window, bind: a memory window of type Kind; the binding of one of type 1 at Off, with Length and Access
-//	attach, detach: multicast group GID, on the kernel's side at the interface with an IPv4 address
+//	attach, detach: multicast group GID
 //	close    destroys the queue pair and its memory
 type request struct {
 	Op     string
@@ -61,17 +61,16 @@ type request struct {
 	QPAccess ib.Access `json:",omitempty"`
 	QKey     ib.QKey   `json:",omitempty"`
 
-	GID       string `json:",omitempty"`
-	Interface string `json:",omitempty"`
-	QPN       ib.QPN `json:",omitempty"`
-	PSN       uint32 `json:",omitempty"`
-	PeerPSN   uint32 `json:",omitempty"`
-	MTU       int    `json:",omitempty"`
-	Timeout   uint8  `json:",omitempty"`
-	RetryCnt  uint8  `json:",omitempty"`
-	RNRRetry  uint8  `json:",omitempty"`
-	RNRTimer  uint8  `json:",omitempty"`
-	RDAtomic  uint8  `json:",omitempty"`
+	GID      string `json:",omitempty"`
+	QPN      ib.QPN `json:",omitempty"`
+	PSN      uint32 `json:",omitempty"`
+	PeerPSN  uint32 `json:",omitempty"`
+	MTU      int    `json:",omitempty"`
+	Timeout  uint8  `json:",omitempty"`
+	RetryCnt uint8  `json:",omitempty"`
+	RNRRetry uint8  `json:",omitempty"`
+	RNRTimer uint8  `json:",omitempty"`
+	RDAtomic uint8  `json:",omitempty"`
 
 	Off, Length int
 	Seed        uint64
