@@ -46,6 +46,12 @@
 // never from the address of a variable. Memory that Go does not manage (mmap, C)
 // is registered by RegMRPointer, and must stay mapped until Dereg.
 //
+// PD.AllocBuffer gives page-aligned memory outside Go's heap that is registered
+// already. Keys for a part of a region, for one peer, and that are taken back
+// when the work is done, are those of memory windows (MW). A region of AllocMR
+// gets its memory, of several pieces, again and again by work requests that cost
+// no system call and no garbage.
+//
 // A peer that writes the memory does so while the program runs. The completion
 // of a receive, or of one's own READ or atomic, tells that the bytes are there;
 // a program that watches the memory itself must load with package sync/atomic.
