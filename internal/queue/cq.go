@@ -59,9 +59,9 @@ func (c *CQ) Push(wc *driver.WC, solicited bool) (fire, overrun bool) {
 // it, and is not any more; or somebody watches): the caller calls Notify, without
 // locks. overrun: the queue was full, the completion is lost and the queue is in
 // error (true once, at the first; the caller calls Notify then too). A queue in
-// error takes nothing any more. held: a notification waits; the caller asks Held
-// for the time at which it is due, and Release then, until that says that there
-// is none any more.
+// error takes nothing any more. held: a notification begins to wait; the caller
+// asks Held for the time at which it is due, and Release then, until that says
+// that there is none any more.
 func (c *CQ) PushAt(now, clock int64, wc *driver.WC, solicited bool) (fire, overrun, held bool) {
 	c.mu.Lock()
 	if c.overrun.Load() {
@@ -89,12 +89,12 @@ func (c *CQ) PushAt(now, clock int64, wc *driver.WC, solicited bool) (fire, over
 	c.n.Store(int32(n + 1))
 	// A failed completion counts as solicited (IBA 11.4.2.2).
 	if c.armed == armedAny || c.armed == armedSolicited && (solicited || wc.Status != ib.WCSuccess) {
-		if c.mod == nil || wc.Status != ib.WCSuccess || c.mod.enough(now) {
+		fire = true
+		if c.mod != nil && wc.Status == ib.WCSuccess {
+			fire, held = c.mod.enough(now)
+		}
+		if fire {
 			c.announce()
-			fire = true
-		} else if !c.mod.listed {
-			c.mod.listed = true
-			held = true
 		}
 	}
 	if c.watchers > 0 && !c.waking {

@@ -6,18 +6,19 @@ type moderation struct {
 	most   int   // completions that make a notification, 0 = any number that comes in the period
 	period int64 // ns
 
-	count  int   // completions that would have made one
-	at     int64 // when the notification is due, 0 = none waits
-	listed bool  // who pushed asks Held and Release
+	count int   // completions that would have made one
+	at    int64 // when the notification is due, 0 = none waits
 }
 
-// enough counts a completion and reports whether the notification is to leave.
-func (m *moderation) enough(now int64) bool {
-	if m.at == 0 {
+// enough counts a completion and reports whether the notification is to leave;
+// first: it begins to wait.
+func (m *moderation) enough(now int64) (leave, first bool) {
+	if first = m.at == 0; first {
 		m.at = max(now+m.period, 1)
 	}
 	m.count++
-	return m.most > 0 && m.count >= m.most || now >= m.at
+	leave = m.most > 0 && m.count >= m.most || now >= m.at
+	return leave, first && !leave
 }
 
 // Moderate makes notifications wait for most completions, 0 for any number, but
@@ -26,17 +27,12 @@ func (m *moderation) enough(now int64) bool {
 func (c *CQ) Moderate(most int, period int64) (fire bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m := c.mod
-	if m == nil {
-		m = new(moderation)
-	}
-	if fire = m.at != 0; fire {
+	if fire = c.mod != nil && c.mod.at != 0; fire {
 		c.announce()
 	}
-	m.most, m.period = most, period
-	c.mod = m
-	if period == 0 && !m.listed {
-		c.mod = nil
+	c.mod = nil
+	if period > 0 {
+		c.mod = &moderation{most: most, period: period}
 	}
 	return fire
 }
@@ -53,23 +49,16 @@ func (c *CQ) Held() int64 {
 
 // Release lets a notification leave that is due at the time now: fire tells the
 // caller to call Notify. held: one waits still; else the caller asks no more,
-// until a push tells it to again.
+// until a push tells it to again. Several may ask: it leaves once.
 func (c *CQ) Release(now int64) (fire, held bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m := c.mod
-	if m == nil {
+	if c.mod == nil || c.mod.at == 0 {
 		return false, false
 	}
-	if m.at > now {
+	if c.mod.at > now {
 		return false, true
 	}
-	if fire = m.at != 0; fire {
-		c.announce()
-	}
-	m.listed = false
-	if m.period == 0 {
-		c.mod = nil
-	}
-	return fire, false
+	c.announce()
+	return true, false
 }

@@ -1,6 +1,10 @@
 package transport
 
-import "github.com/verbena-rdma/verbena/internal/queue"
+import (
+	"slices"
+
+	"github.com/verbena-rdma/verbena/internal/queue"
+)
 
 // ModeratedAt is the earliest time at which a notification that a completion
 // queue holds back is due, 0 = none is.
@@ -33,5 +37,10 @@ func (e *Env) FireModerated() {
 	e.moderated = e.moderated[:n]
 }
 
-// hold notes that cq holds a notification back.
-func (e *Env) hold(cq *queue.CQ) { e.moderated = append(e.moderated, cq) }
+// hold notes that cq began to hold a notification back. Other shards may hold the
+// same queue in mind: the first one whose time comes lets it go.
+func (e *Env) hold(cq *queue.CQ) {
+	if !slices.Contains(e.moderated, cq) {
+		e.moderated = append(e.moderated, cq)
+	}
+}

@@ -58,3 +58,41 @@ func TestCompletionTimestamp(t *testing.T) {
 		t.Errorf("timestamps %v", ts)
 	}
 }
+
+// Two shards feed one queue: whoever begins the waiting knows when it ends, also
+// if the other one did so before.
+func TestModeratedByTwoShards(t *testing.T) {
+	a, b := &Env{Now: 100}, &Env{Now: 100}
+	cq := queue.NewCQ(10)
+	told := 0
+	cq.SetNotify(func(bool) { told++ })
+	cq.Moderate(2, 50)
+	complete := func(e *Env) {
+		e.Complete(cq, &driver.WC{}, false)
+		var d Deliveries
+		e.Take(&d)
+		d.Deliver()
+	}
+	cq.Arm(false)
+	complete(a)
+	complete(b) // enough
+	if told != 1 || a.ModeratedAt() != 0 {
+		t.Fatalf("told %d times, next at %d", told, a.ModeratedAt())
+	}
+	cq.Arm(false)
+	b.Now = 120
+	complete(b)
+	if b.ModeratedAt() != 170 {
+		t.Errorf("due at %d", b.ModeratedAt())
+	}
+	for _, e := range []*Env{a, b} {
+		e.Now = 170
+		e.FireModerated()
+		var d Deliveries
+		e.Take(&d)
+		d.Deliver()
+	}
+	if told != 2 || len(a.moderated)+len(b.moderated) != 0 {
+		t.Errorf("told %d times, %d and %d left", told, len(a.moderated), len(b.moderated))
+	}
+}
