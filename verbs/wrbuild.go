@@ -52,8 +52,11 @@ func (x *QPEx) AtomicWrite(rkey ib.RKey, addr uint64, word [8]byte) {
 }
 
 // Flush makes length bytes of the peer's memory that were written before, or all
-// that the key stands for, visible to everybody there, or durable (ibv_wr_flush).
-// It has no payload setter.
+// that the key stands for, visible to everybody there, or durable
+// (ibv_wr_flush). Durable a software device makes shared mappings of files: it
+// writes them (msync), and its other queue pairs may have to wait for that; memory
+// of other kinds is not durable whatever is flushed. Queue pair and region there
+// need ib.AccessFlushGlobal or ib.AccessFlushPersistent. It has no payload setter.
 func (x *QPEx) Flush(rkey ib.RKey, addr uint64, length uint32, typ ib.FlushType, level ib.FlushLevel) {
 	wr := x.remote(ib.WRFlush, rkey, addr)
 	wr.Length, wr.FlushType, wr.FlushLevel = length, typ, level
