@@ -29,11 +29,12 @@ func (noCompletion) Unwrap() error { return syscall.ENOENT }
 
 // CQEx is an extended completion queue (struct ibv_cq_ex), read like this:
 //
-//	err := x.StartPoll()
-//	for ; err == nil; err = x.NextPoll() {
-//		use(x.WRID(), x.Status(), x.ReadCompletionTS())
+//	if err := x.StartPoll(); err == nil {
+//		for ; err == nil; err = x.NextPoll() {
+//			use(x.WRID(), x.Status(), x.ReadCompletionTS())
+//		}
+//		x.EndPoll()
 //	}
-//	x.EndPoll()
 //
 // From a StartPoll that succeeded to EndPoll nobody else polls the queue, by Poll
 // neither: they wait, on a queue with ib.CQSingleThreaded it is the application's
