@@ -25,6 +25,7 @@ func hostile(t *testing.T, seed uint64) {
 	o := defaults()
 	o.mtu, o.bufs, o.timeout, o.rnrTimer = ib.MTU256, 32<<10, 5, 1
 	o.psn = rng.Uint32() & 0xFFFFFF
+	o.access |= flushRightsAll
 	w := newWorld(t, o)
 	w.mute = true
 	w.hook = func(s *seen, _ *roce.Packet) fate {
@@ -37,7 +38,8 @@ func hostile(t *testing.T, seed uint64) {
 	fill(s.buf, 1)
 	secret := append([]byte{}, s.buf[16<<10:]...)
 	// Only the lower half is there for the peer; the region is read again here.
-	open := s.register(s.buf[:16<<10], allRemote|ib.AccessLocalWrite)
+	open := s.register(s.buf[:16<<10], allRemote|ib.AccessLocalWrite|flushRightsAll)
+	s.persisted(nil)
 	if err := s.tab.Remove(s.mr); err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +47,11 @@ func hostile(t *testing.T, seed uint64) {
 	posted := 0
 	for range 8 {
 		s.recv(uint64(100+posted), s.sge(rng.IntN(8<<10), rng.IntN(2000)))
-		switch rng.IntN(4) {
+		switch rng.IntN(6) {
+		case 4:
+			s.push(s.flushWR(uint64(posted), 0, 8, ib.FlushGlobal, ib.FlushMR))
+		case 5:
+			s.push(s.wordWR(uint64(posted), 0, make([]byte, 8)))
 		case 0:
 			s.push(s.write(uint64(posted), 0, 0, rng.IntN(3000)))
 		case 1:
@@ -62,6 +68,9 @@ func hostile(t *testing.T, seed uint64) {
 		op := roce.Opcode(rng.IntN(256))
 		if rng.IntN(8) > 0 {
 			op = roce.Opcode(rng.IntN(0x18))
+			if rng.IntN(6) == 0 {
+				op = []roce.Opcode{roce.OpRCFlush, roce.OpRCAtomicWrite}[rng.IntN(2)]
+			}
 		}
 		base := uint32(s.qp.rsp.epsn)
 		if op.Info().Flags.Any(roce.FlagResponse) {
@@ -83,6 +92,9 @@ func hostile(t *testing.T, seed uint64) {
 			}
 			if i.AtomicETH != 0 {
 				roce.AtomicETH(h[i.AtomicETH:]).Put(va, uint32(open.RKey()), 1, 0)
+			}
+			if i.FETH != 0 {
+				roce.FETH(h[i.FETH:]).Put(uint8(rng.IntN(16)), uint8(rng.IntN(4)))
 			}
 		})
 		w.run(w.now + rng.Int64N(200_000))
