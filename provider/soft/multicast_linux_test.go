@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/port"
 	"github.com/verbena-rdma/verbena/port/udp"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
@@ -192,4 +193,28 @@ func TestMulticastNoAllocations(t *testing.T) {
 	for _, e := range ends {
 		must(t, e.QP.(driver.Multicaster).DetachMcast(gid, 0))
 	}
+}
+
+// A port that cannot do multicast, as on systems other than Linux.
+func TestMulticastNotOffered(t *testing.T) {
+	p, err := udp.Open(udp.Config{})
+	must(t, err)
+	dev, err := NewDevice(Config{Name: "plain", Port: struct{ port.Port }{p}, Addrs: []netip.Addr{loopAddr()}})
+	must(t, err)
+	defer func() { must(t, dev.Close()) }()
+	pd, err := dev.AllocPD()
+	must(t, err)
+	cq, err := dev.CreateCQ(4, nil)
+	must(t, err)
+	q, err := dev.CreateQP(pd, &driver.QPInitAttr{SendCQ: cq, RecvCQ: cq, Type: ib.UD}, nil)
+	must(t, err)
+	gid := ib.GIDFromAddr(aGroup())
+	if err := q.(driver.Multicaster).AttachMcast(gid, 0); !errors.Is(err, syscall.EOPNOTSUPP) {
+		t.Errorf("attach: %v, want EOPNOTSUPP", err)
+	}
+	_, err = dev.CreateAH(pd, &ib.AHAttr{IsGlobal: true, DGID: gid, PortNum: 1})
+	if !errors.Is(err, syscall.EOPNOTSUPP) {
+		t.Errorf("address handle: %v, want EOPNOTSUPP", err)
+	}
+	must(t, q.Destroy())
 }
