@@ -237,7 +237,11 @@ func TestVerbsForeignKey(t *testing.T) {
 		t.Run(direction(d.requester, d.responder), func(t *testing.T) {
 			kernelContent(t, "retry_exceeded_err")
 			ours.do(t, &request{Op: "events"})
-			a, b := connect(t, d.requester, d.responder, link{timeout: 14, retries: 2})
+			l := link{timeout: 14, retries: 2}
+			if d.responder.kernel {
+				l = link{}
+			}
+			a, b := connect(t, d.requester, d.responder, l)
 			b.recv(1, [2]int{0, 1000})
 			a.send(&request{Opcode: ib.WRSendWithInv, InvKey: b.info.RKey, SGEs: onePiece}, 0)
 			b.one(ib.WCRemInvReqErr)

@@ -225,6 +225,7 @@ func direction(requester, responder *peer) string {
 // that were sent again.
 func cleanDevice(t *testing.T, ours *peer) {
 	t.Helper()
+	ours.do(t, &request{Op: "events"}) // those of tests before
 	before := ours.do(t, &request{Op: "counters"}).Counters
 	t.Cleanup(func() {
 		after := ours.do(t, &request{Op: "counters"}).Counters
