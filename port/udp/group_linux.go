@@ -132,7 +132,12 @@ func (p *Port) Leave(group netip.Addr) {
 	}
 	delete(g.byAddr, group)
 	g.set(int32(s.fd), nil)
-	_ = unix.Close(s.fd) // leaves the group, and the epoll set
+	// Closing would do. But a thread that is just falling asleep on the epoll
+	// descriptor may hold the file, and the kernel then ends it only when that
+	// thread wakes up.
+	_ = s.membership(unix.IP_DROP_MEMBERSHIP, unix.IPV6_LEAVE_GROUP)
+	_ = unix.Close(s.fd)
+	p.wait.kick()
 }
 
 // close closes what is left. Nobody uses a descriptor any more.
@@ -172,7 +177,7 @@ func openGroup(cfg *Config, group, on netip.Addr) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &socket{addr: group, index: -1, scope: uint32(index)}
+	s := &socket{addr: group, index: -1, scope: uint32(index), on: on}
 	if group.Is6() {
 		s.addr = group.WithZone(zoneOf(index)) // senders' link-local addresses get it
 		if err := reach6(on, group, index); err != nil {
@@ -182,7 +187,7 @@ func openGroup(cfg *Config, group, on netip.Addr) (*socket, error) {
 	if s.fd, err = unix.Socket(family(group), unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
 		return nil, fmt.Errorf("udp: socket for group %v: %w", group, err)
 	}
-	if err = s.join(cfg, on, index); err != nil {
+	if err = s.join(cfg); err != nil {
 		_ = unix.Close(s.fd)
 		return nil, err
 	}
@@ -196,7 +201,7 @@ func openGroup(cfg *Config, group, on netip.Addr) (*socket, error) {
 // not do: where only one of its sockets is a member on the interface of arrival,
 // Linux (seen with 6.18) takes the short way of early demultiplexing, at whose end
 // it picks any socket of the group that shares the port, member or not.
-func (s *socket) join(cfg *Config, on netip.Addr, index int) error {
+func (s *socket) join(cfg *Config) error {
 	list := append(s.headerOptions(), option{unix.SOL_SOCKET, unix.SO_REUSEADDR, 1})
 	if s.addr.Is6() {
 		// Here the kernel does not ask on which interface a socket joined.
@@ -219,21 +224,23 @@ func (s *socket) join(cfg *Config, on netip.Addr, index int) error {
 	if err := unix.Bind(s.fd, sockaddr(s.addr, s.scope, roce.Port)); err != nil {
 		return fmt.Errorf("udp: bind to %v: %w", netip.AddrPortFrom(s.addr, roce.Port), err)
 	}
-	var err error
-	if s.addr.Is6() {
-		err = unix.SetsockoptIPv6Mreq(s.fd, unix.SOL_IPV6, unix.IPV6_JOIN_GROUP,
-			&unix.IPv6Mreq{Multiaddr: s.addr.As16(), Interface: uint32(index)})
-	} else {
-		err = unix.SetsockoptIPMreqn(s.fd, unix.SOL_IP, unix.IP_ADD_MEMBERSHIP,
-			&unix.IPMreqn{Multiaddr: s.addr.As4(), Address: on.As4(), Ifindex: int32(index)})
-	}
+	err := s.membership(unix.IP_ADD_MEMBERSHIP, unix.IPV6_JOIN_GROUP)
 	if errors.Is(err, unix.ENODEV) {
 		err = unix.EADDRNOTAVAIL
 	}
 	if err != nil {
-		return fmt.Errorf("udp: join group %v on the interface of %v: %w", s.addr, on, err)
+		return fmt.Errorf("udp: join group %v on the interface of %v: %w", s.addr, s.on, err)
 	}
 	return nil
+}
+
+// membership begins or ends that of a group's socket.
+func (s *socket) membership(opt4, opt6 int) error {
+	if s.addr.Is6() {
+		return unix.SetsockoptIPv6Mreq(s.fd, unix.SOL_IPV6, opt6, &unix.IPv6Mreq{Multiaddr: s.addr.As16(), Interface: s.scope})
+	}
+	return unix.SetsockoptIPMreqn(s.fd, unix.SOL_IP, opt4,
+		&unix.IPMreqn{Multiaddr: s.addr.As4(), Address: s.on.As4(), Ifindex: int32(s.scope)})
 }
 
 // interfaceOf finds the index of the interface that has the address; over IPv4

@@ -17,6 +17,8 @@ type socket struct {
 	addr  netip.Addr // with zone
 	scope uint32     // interface index of the zone
 
+	on netip.Addr // of a group's socket: an address of the interface that it is for
+
 	dropped bool // DropLocal took the socket away; under Port.mu
 
 	udpPort uint16      // of a source that only sends
