@@ -16,6 +16,7 @@ type arena struct {
 	mem, shadow []byte
 	free        []span // sorted, not adjacent
 	left        int    // bytes in free
+	annex       *annex // nil: the node's own memory
 	flux        []*slot
 	log         func(format string, args ...any)
 }
@@ -34,7 +35,8 @@ type slot struct {
 	span          // all of it, gaps between the pieces included
 	pieces []span // where the payload is, in order
 	refs   int
-	fluxAt int // index in arena.flux + 1
+	parent *slot // whose memory it is a part of, or nil
+	fluxAt int   // index in arena.flux + 1
 	old    uint32
 }
 
@@ -42,13 +44,20 @@ func newArena() *arena {
 	return &arena{mem: make([]byte, arenaSize), shadow: make([]byte, arenaSize)}
 }
 
+// pull gets what is in device memory, which only calls reach.
+func (a *arena) pull() {
+	if a.annex != nil && a.annex.dm != nil {
+		a.annex.read(a.mem)
+	}
+}
+
 func (a *arena) reset() {
 	for i := range a.mem {
 		a.mem[i] = 0xA5
 	}
 	copy(a.shadow, a.mem)
-	a.free = append(a.free[:0], span{64, arenaSize - 128})
-	a.left = arenaSize - 128
+	a.free = append(a.free[:0], span{64, len(a.mem) - 128})
+	a.left = len(a.mem) - 128
 	a.flux = a.flux[:0]
 }
 
@@ -61,7 +70,7 @@ const guard = 24
 
 // alloc gives a slot whose payload of n bytes is cut into pieces; nil: no room.
 func (a *arena) alloc(n, pieces int) *slot {
-	if a.left < n+recvReserve {
+	if a.annex == nil && a.left < n+recvReserve {
 		return nil
 	}
 	return a.allocRecv(n, pieces)
@@ -110,6 +119,10 @@ func (s *slot) release() {
 	}
 	s.settle()
 	s.note("free", 0)
+	if s.parent != nil {
+		s.parent.release()
+		return
+	}
 	a := s.a
 	a.left += s.n
 	i := 0
@@ -153,6 +166,7 @@ func (s *slot) settle() {
 }
 
 func (s *slot) sync() {
+	s.a.pull()
 	for _, p := range s.pieces {
 		copy(s.a.shadow[p.off:p.off+p.n], s.a.mem[p.off:p.off+p.n])
 	}
@@ -165,13 +179,25 @@ func (s *slot) fill(id uint32) {
 	for pos, i := 0, 0; i < len(s.pieces); i++ {
 		p := s.pieces[i]
 		content(s.a.mem[p.off:p.off+p.n], id, pos)
+		if s.a.annex != nil {
+			s.a.annex.write(p.off, s.a.mem[p.off:p.off+p.n])
+		}
 		pos += p.n
 	}
 	s.sync()
 }
 
+// bytes is the length of the payload.
+func (s *slot) bytes() (n int) {
+	for _, p := range s.pieces {
+		n += p.n
+	}
+	return n
+}
+
 // gather copies the payload out.
 func (s *slot) gather() []byte {
+	s.a.pull()
 	var b []byte
 	for _, p := range s.pieces {
 		b = append(b, s.a.mem[p.off:p.off+p.n]...)
@@ -201,6 +227,7 @@ func (s *slot) first(skip int) uint32 {
 func (s *slot) holds(id uint32, from, n, at int) error {
 	var buf [512]byte
 	pos := 0
+	s.a.pull()
 	for _, p := range s.pieces {
 		lo, hi := max(from-pos, 0), min(from+n-pos, p.n)
 		for lo < hi {
@@ -222,6 +249,7 @@ func (s *slot) holds(id uint32, from, n, at int) error {
 
 // mixes checks that each byte is the old or the new content's.
 func (s *slot) mixes(id uint32) error {
+	s.a.pull()
 	pos := 0
 	for _, p := range s.pieces {
 		if p.n > 0 {
@@ -241,6 +269,7 @@ func (s *slot) mixes(id uint32) error {
 
 // check compares all memory that is not in flux with the shadow.
 func (a *arena) check() error {
+	a.pull()
 	for _, s := range a.flux {
 		s.sync()
 	}

@@ -141,7 +141,7 @@ func (s *sim) judge(o *op, wc driver.WC) {
 		allowed = q.typ == ib.RC && takesRecv(o.code) && (q.peer.starved || q.peerGone) && q.rnr < 7
 	case ib.WCRemOpErr:
 		allowed = q.typ == ib.RC && isSend(o.code) && q.peerGone
-	case ib.WCRemInvReqErr, ib.WCRemAccessErr, ib.WCLocProtErr:
+	case ib.WCRemInvReqErr, ib.WCRemAccessErr, ib.WCLocProtErr, ib.WCMWBindErr:
 	default:
 		allowed = false
 	}
@@ -174,6 +174,10 @@ func (s *sim) retire(o *op, st ib.WCStatus) {
 			s.failf("op %d, a READ that failed: %v", o.id, err)
 		}
 	}
+	if o.key != nil {
+		o.key.unuse(o)
+	}
+	s.changed(o)
 	o.dst.settleIf()
 	o.src.release()
 	o.dst.release()
@@ -268,9 +272,9 @@ func (s *sim) receiveFailed(q *qp, r *recv, wc driver.WC) {
 	case ib.WCLocProtErr:
 		ok = r.bad && next != nil && isSend(next.code) || next != nil && next.code == ib.WRRDMAWriteWithImm && next.fault == faultRKey
 	case ib.WCRemInvReqErr:
-		ok = next != nil && next.fault == faultInv
+		ok = next != nil && (next.fault == faultInv || next.dies != nil && next.dies.dead)
 	case ib.WCLocAccessErr:
-		ok = next != nil && next.code == ib.WRRDMAWriteWithImm && (next.fault == faultRKey || next.fault == faultVictim)
+		ok = next != nil && next.code == ib.WRRDMAWriteWithImm && (next.fault == faultRKey || next.fault == faultVictim || next.fault == faultKeyRace)
 	}
 	if !ok {
 		s.failf("queue pair %d (%v): receive %d ends with %v", q.id, q.typ, r.id, wc.Status)
@@ -328,7 +332,17 @@ func (s *sim) checkMessage(q *qp, r *recv, m *op, wc driver.WC) {
 	if m.code == ib.WRRDMAWriteWithImm {
 		want.Opcode = ib.WCRecvRDMAWithImm
 	}
-	if m.code != ib.WRSend {
+	if m.code == ib.WRSendWithInv {
+		want.Flags, want.InvalidatedRKey = ib.WCWithInv, m.inv
+		if m.dies == nil || m.dies.dead {
+			s.failf("queue pair %d received op %d, which invalidates what it cannot", q.id, m.id)
+		}
+		m.dies.kill(s)
+		if m.holder.busy == m {
+			m.holder.busy = nil
+		}
+		s.stats.remoteInvs++
+	} else if m.code != ib.WRSend {
 		want.Flags, want.ImmData = ib.WCWithImm, m.imm
 	}
 	if q.typ != ib.UD && wc.SrcQP == 0 {
@@ -344,7 +358,7 @@ func (s *sim) checkMessage(q *qp, r *recv, m *op, wc driver.WC) {
 	if wc != want {
 		s.failf("queue pair %d received op %d: %+v, want %+v", q.id, m.id, wc, want)
 	}
-	if f := m.fault; f != faultNone && f != faultVictim && f != faultLKey || f == faultLKey && m.n > 0 {
+	if f := m.fault; f != faultNone && f != faultVictim && f != faultKeyRace && f != faultLKey || f == faultLKey && m.n > 0 {
 		s.failf("queue pair %d received op %d, which has fault %d", q.id, m.id, m.fault)
 	}
 	if m.code == ib.WRRDMAWriteWithImm {
@@ -383,6 +397,12 @@ func wcOpcode(c ib.WROpcode) ib.WCOpcode {
 		return ib.WCCompSwap
 	case ib.WRAtomicFetchAndAdd:
 		return ib.WCFetchAdd
+	case ib.WRBindMW:
+		return ib.WCBindMW
+	case ib.WRRegMR:
+		return ib.WCRegMR
+	case ib.WRLocalInv:
+		return ib.WCLocalInv
 	case ib.WRFlush:
 		return ib.WCFlush
 	case ib.WRAtomicWrite:

@@ -39,12 +39,14 @@ func (s *sim) kill(q *qp, way int) {
 	case wayReset:
 		q.reset = true
 		s.must("RESET", q.dq.Modify(&ib.QPAttr{QPState: ib.QPStateReset}, ib.QPAttrState))
+		s.unbound(q)
 		s.poll()
 		s.forget(q)
 	case wayDestroy:
 		num := q.dq.Num()
 		s.must("destroy", q.dq.Destroy())
 		s.must("destroy again", q.dq.Destroy())
+		s.unbound(q)
 		s.poll()
 		s.forget(q)
 		delete(s.qps, qpKey{q.node, num})
@@ -120,6 +122,7 @@ func (s *sim) revive(c *conn) {
 			s.createQP(q)
 		default:
 			s.must("RESET", q.dq.Modify(&ib.QPAttr{QPState: ib.QPStateReset}, ib.QPAttrState))
+			s.unbound(q)
 		}
 	}
 	s.stats.revived++

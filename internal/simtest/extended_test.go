@@ -21,8 +21,29 @@ func (s *sim) flushRequest(o *op, fault bool) driver.SendWR {
 	if wr.FlushLevel == ib.FlushMR && s.chance(0.5) {
 		wr.RemoteAddr, wr.Length = 0, 0 // not looked at
 	}
+	if !fault && o.fault == faultNone && s.chance(0.4) {
+		for _, h := range m.holders {
+			if k := h.key; k != nil && k.usable(o.q) && k.access&flushRights == flushRights {
+				n := s.rng.IntN(k.size() + 1)
+				wr.RKey, wr.RemoteAddr, wr.Length = k.rkey, k.base+uint64(s.rng.IntN(k.size()-n+1)), uint32(n)
+				k.use(o)
+				break
+			}
+		}
+	}
 	if fault && o.fault == faultNone {
 		o.fault = faultRKey
+		if o.n = 1; s.chance(0.4) && s.spoilKey(o, &wr) {
+			wr.Length, wr.FlushLevel = 1, ib.FlushRange
+			if s.chance(0.5) {
+				wr.Length = ib.MaxMsgSize - uint32(s.rng.IntN(1000))
+			}
+			o.n = 0
+			return wr
+		}
+		if o.n = 0; s.chance(0.5) {
+			wr.RemoteAddr, wr.Length = m.va(0), 1
+		}
 		if s.chance(0.5) {
 			wr.RKey = pick(s, m.foreign.RKey(), m.remRO.RKey(), 0xDEAD)
 		} else {

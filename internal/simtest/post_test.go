@@ -28,6 +28,13 @@ type op struct {
 	fault  fault
 	victim *victim
 
+	key    *key    // of the target, if it is one that comes and goes
+	holder *holder // local operations, SEND with invalidate: whose key changes
+	born   *key    // ... what it has then
+	dies   *key    // ... what it has no more
+	inv    ib.RKey
+	doomed bool // ... and it ends with the request
+
 	cell    *cell
 	counter *counter
 	cmp     uint64
@@ -60,7 +67,7 @@ const (
 
 // statuses are those with which the fault may end the request.
 func (f fault) statuses(o *op) []ib.WCStatus {
-	if o.q.typ == ib.UC && f != faultLKey {
+	if o.q.typ == ib.UC && f != faultLKey && f != faultLocal {
 		return []ib.WCStatus{ib.WCSuccess} // nobody tells
 	}
 	switch f {
@@ -77,6 +84,10 @@ func (f fault) statuses(o *op) []ib.WCStatus {
 		return []ib.WCStatus{ib.WCRemInvReqErr}
 	case faultInv:
 		return []ib.WCStatus{ib.WCRetryExcErr, ib.WCRemAccessErr, ib.WCRemInvReqErr}
+	case faultLocal:
+		return []ib.WCStatus{ib.WCMWBindErr}
+	case faultKeyRace:
+		return []ib.WCStatus{ib.WCSuccess, ib.WCRemAccessErr}
 	case faultVictim:
 		return []ib.WCStatus{ib.WCSuccess, ib.WCLocProtErr, ib.WCRemAccessErr}
 	}
@@ -221,6 +232,10 @@ func (s *sim) request(q *qp) (*op, driver.SendWR) {
 		o.code, o.fault = ib.WRSendWithInv, faultInv
 		fault = false
 	}
+	var inv driver.SendWR
+	if o.code == ib.WRSend && q.typ == ib.RC && !fault && s.chance(0.1) && s.invalidation(o, &inv) {
+		o.code = ib.WRSendWithInv
+	}
 	if need := rightFor(o.code); q.typ == ib.RC && q.conn.attr.access&need != need {
 		if !s.chance(s.prof.faultRate) {
 			o.code = ib.WRSend
@@ -232,7 +247,7 @@ func (s *sim) request(q *qp) (*op, driver.SendWR) {
 		if q.conn.attr.access&ib.AccessRemoteWrite == 0 {
 			return nil, driver.SendWR{}
 		}
-		o.code, o.fault = ib.WRRDMAWrite, faultNone
+		o.code, o.fault, o.dies, o.holder = ib.WRRDMAWrite, faultNone, nil, nil
 	}
 	var wr driver.SendWR
 	good := false
@@ -251,7 +266,14 @@ func (s *sim) request(q *qp) (*op, driver.SendWR) {
 		wr, good = s.writeRequest(o, fault)
 	}
 	if !good {
+		if o.key != nil {
+			o.key.unuse(o)
+		}
 		return nil, wr
+	}
+	if o.dies != nil {
+		wr.InvalidateRKey = inv.InvalidateRKey
+		o.dies.dying, o.holder.busy = true, o
 	}
 	wr.WRID, wr.Opcode, wr.Flags = o.id, o.code, o.flags
 	s.ops = append(s.ops, o)
@@ -289,7 +311,7 @@ func (s *sim) source(o *op, wr *driver.SendWR) bool {
 		content(wr.InlineData, o.id32, 0)
 		return true
 	}
-	sl := o.q.node.arena.alloc(o.n, s.between(1, 4))
+	sl := s.place(o.q.node, o.n)
 	if sl == nil {
 		return false
 	}
@@ -378,7 +400,14 @@ func (s *sim) sendRequest(o *op, fault bool) (driver.SendWR, bool) {
 	}
 	wr, good := s.payload(o, fault && o.fault == faultNone, least, most)
 	if o.code == ib.WRSendWithInv {
-		wr.InvalidateRKey = pick(s, o.q.peer.node.full.RKey(), 0xDEAD)
+		if m := o.q.peer.node; o.dies == nil {
+			wr.InvalidateRKey = pick(s, m.full.RKey(), 0xDEAD)
+			if len(m.dead) > 0 && s.chance(0.5) {
+				if k := pick(s, m.dead...); !m.good(k.rkey) {
+					wr.InvalidateRKey = k.rkey
+				}
+			}
+		}
 		return wr, good
 	}
 	return s.immediate(o, wr), good
@@ -407,16 +436,13 @@ func (s *sim) writeRequest(o *op, fault bool) (driver.SendWR, bool) {
 	if !good {
 		return wr, false
 	}
-	m := o.q.peer.node
-	o.rem = m.arena.alloc(o.n, 1)
-	if o.rem == nil {
+	if !s.target(o, &wr, !fault || local) {
 		o.src.release()
 		return wr, false
 	}
 	o.rem.fill(s.newID(nil))
 	o.rem.unsettle()
 	o.q.out.writes = append(o.q.out.writes, o)
-	wr.RKey, wr.RemoteAddr = m.full.RKey(), m.va(o.rem.off)
 	if o.fault == faultNone && fault && o.n > 0 && !local {
 		s.spoilRemote(o, &wr)
 	} else if o.n == 0 && s.chance(0.5) {
@@ -430,6 +456,9 @@ func (s *sim) writeRequest(o *op, fault bool) (driver.SendWR, bool) {
 // vanish at some time.
 func (s *sim) spoilRemote(o *op, wr *driver.SendWR) {
 	m := o.q.peer.node
+	if s.chance(0.4) && s.spoilKey(o, wr) {
+		return
+	}
 	o.fault = faultRKey
 	switch s.rng.IntN(5) {
 	case 0:
@@ -449,7 +478,7 @@ func (s *sim) spoilRemote(o *op, wr *driver.SendWR) {
 		}
 	case 4:
 		// A target that an earlier WRITE has too is written after the end.
-		if o.rem.refs > 1 {
+		if o.rem.refs > 1 || o.rem.a != m.arena {
 			wr.RKey = 0xDEAD
 			return
 		}
@@ -471,6 +500,7 @@ func (s *sim) makeVictim(o *op, n *node, sl *slot, access ib.Access) bool {
 	mr, err := n.pd.RegMR(n.arena.mem[p.off:p.off+p.n], 0, false, access)
 	s.must("MR", err)
 	v := &victim{mr: mr, slot: sl}
+	n.victims[mr.RKey()] = true
 	sl.refs++
 	o.victim = v
 	s.net.After(int64(s.rng.IntN(200_000)), func() { s.endVictim(v) })
@@ -495,30 +525,34 @@ func (s *sim) readRequest(o *op, fault bool) (driver.SendWR, bool) {
 	if back := s.writtenBefore(o.q); back != nil {
 		o.rem, o.n, o.id32 = back.rem, back.n, back.id32
 		o.rem.refs++
+		wr.RKey, wr.RemoteAddr = m.full.RKey(), m.va(o.rem.off)
+		if !fault {
+			s.via(o, &wr, o.rem)
+		}
 	} else {
 		o.n = s.msgSize(o.q.conn.attr.mtu.Bytes())
-		if o.rem = m.arena.alloc(o.n, 1); o.rem == nil {
+		if !s.target(o, &wr, !fault) {
 			return wr, false
 		}
 		o.id32 = s.newID(o)
 		o.rem.fill(o.id32)
 	}
-	o.dst = o.q.node.arena.alloc(o.n, s.between(1, 4))
+	o.dst = s.place(o.q.node, o.n)
 	if o.dst == nil {
 		o.rem.release()
+		o.rem = nil
 		return wr, false
 	}
 	o.dst.fill(s.newID(nil))
 	o.dst.unsettle()
 	wr.SGList = sges(o.dst, o.q.node.full.LKey(), o.q.node)
-	wr.RKey, wr.RemoteAddr = m.full.RKey(), m.va(o.rem.off)
 	switch {
-	case !fault && o.n > 0 && s.chance(0.1):
+	case !fault && o.n > 0 && o.key == nil && o.rem.a == m.arena && s.chance(0.1):
 		wr.RKey = m.remRO.RKey()
 		wr.RemoteAddr = m.remRO.Addr() + uint64(o.rem.off)
 	case fault && o.n > 0 && s.chance(0.3):
 		s.spoilLocal(o, &wr)
-	case fault && o.n > 0 && s.chance(0.2) && len(o.dst.pieces) == 1:
+	case fault && o.n > 0 && s.chance(0.2) && len(o.dst.pieces) == 1 && o.dst.a == o.q.node.arena:
 		o.fault = faultVictim
 		s.makeVictim(o, o.q.node, o.dst, ib.AccessLocalWrite)
 		wr.SGList[0].LKey, wr.SGList[0].Addr = o.victim.mr.LKey(), o.victim.mr.Addr()
@@ -534,7 +568,7 @@ func (s *sim) writtenBefore(q *qp) *op {
 		return nil
 	}
 	for _, w := range slices.Backward(q.sendq) {
-		if (w.code == ib.WRRDMAWrite || w.code == ib.WRRDMAWriteWithImm || w.code == ib.WRAtomicWrite) && w.fault == faultNone && w.n > 0 {
+		if (w.code == ib.WRRDMAWrite || w.code == ib.WRRDMAWriteWithImm || w.code == ib.WRAtomicWrite) && w.fault == faultNone && w.n > 0 && w.rem.a == q.peer.node.arena && w.rem.parent == nil {
 			return w
 		}
 	}
@@ -545,7 +579,7 @@ func (s *sim) atomicRequest(o *op, fault bool) (driver.SendWR, bool) {
 	var wr driver.SendWR
 	m := o.q.peer.node
 	o.n = 8
-	if o.dst = o.q.node.arena.alloc(8, 1); o.dst == nil {
+	if o.dst = s.place(o.q.node, 8); o.dst == nil {
 		return wr, false
 	}
 	d := o.q.out
@@ -568,6 +602,7 @@ func (s *sim) atomicRequest(o *op, fault bool) (driver.SendWR, bool) {
 		o.counter, o.swapAdd = m.counter, 1
 		m.counter.posted++
 		wr.RemoteAddr, wr.CompareAdd = m.va(m.counter.slot.off), 1
+		s.via(o, &wr, m.counter.slot)
 		return wr, true
 	}
 	o.swapAdd = s.rng.Uint64()
@@ -581,14 +616,15 @@ func (s *sim) atomicRequest(o *op, fault bool) (driver.SendWR, bool) {
 		wr.CompareAdd = o.swapAdd
 	}
 	if fault {
-		switch s.rng.IntN(4) {
-		case 0:
+		switch n := s.rng.IntN(5); {
+		case n == 4 && s.spoilKey(o, &wr):
+		case n == 0:
 			wr.RemoteAddr += 4
 			o.fault = faultMisalign
-		case 1:
+		case n == 1:
 			wr.RKey = pick(s, m.remRO.RKey(), m.foreign.RKey(), 0xDEAD)
 			o.fault = faultRKey
-		case 2:
+		case n == 2:
 			s.spoilLocal(o, &wr)
 			if o.swapAdd = 0; o.code == ib.WRAtomicCmpAndSwp {
 				// It may be executed before its result finds no place.
@@ -608,6 +644,7 @@ func (s *sim) atomicRequest(o *op, fault bool) (driver.SendWR, bool) {
 	o.cell, o.expect = d.cell, d.cell.next
 	d.cell.next = o.apply(d.cell.next)
 	d.cell.ops = append(d.cell.ops, o)
+	s.via(o, &wr, d.cell.slot)
 	return wr, true
 }
 

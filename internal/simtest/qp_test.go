@@ -403,6 +403,12 @@ func (s *sim) nodeOf(a *arena) *node {
 
 // sges is the scatter/gather list of a slot.
 func sges(sl *slot, key ib.LKey, n *node) (l []driver.SGE) {
+	if x := sl.a.annex; x != nil {
+		for _, p := range sl.pieces {
+			l = append(l, driver.SGE{Addr: x.base + uint64(p.off), Length: uint32(p.n), LKey: x.lkey})
+		}
+		return l
+	}
 	for _, p := range sl.pieces {
 		l = append(l, driver.SGE{Addr: n.va(p.off), Length: uint32(p.n), LKey: key})
 	}

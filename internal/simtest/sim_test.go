@@ -108,9 +108,9 @@ func newWorker() *worker {
 }
 
 type totals struct {
-	proto                                                        transport.Stats
-	seeds, packets                                               uint64
-	posted, success, failed, flushed, received, revived, actions int
+	proto          transport.Stats
+	seeds, packets uint64
+	stats
 }
 
 func (t *totals) add(o *totals) {
@@ -124,6 +124,14 @@ func (t *totals) add(o *totals) {
 	t.received += o.received
 	t.revived += o.revived
 	t.actions += o.actions
+	t.keyUses += o.keyUses
+	t.keysBorn += o.keysBorn
+	t.keysDied += o.keysDied
+	t.remoteInvs += o.remoteInvs
+	t.xrc += o.xrc
+	t.copies += o.copies
+	t.overruns += o.overruns
+	t.srqs += o.srqs
 }
 
 // covered checks that the runs met what they are for.
@@ -144,8 +152,10 @@ func (t *totals) covered(tb testing.TB) {
 }
 
 func (t *totals) String() string {
-	return fmt.Sprintf("%d seeds, %d packets, %d requests (%d succeeded, %d failed, %d flushed), %d messages received, %d connections revived",
-		t.seeds, t.packets, t.posted, t.success, t.failed, t.flushed, t.received, t.revived)
+	return fmt.Sprintf("%d seeds, %d packets, %d requests (%d succeeded, %d failed, %d flushed), %d messages received, %d connections revived; "+
+		"%d keys made and %d ended, %d of them by the peer, used %d times; %d XRC requests; %d copies to groups; %d queues overran; %d shared queues went",
+		t.seeds, t.packets, t.posted, t.success, t.failed, t.flushed, t.received, t.revived,
+		t.keysBorn, t.keysDied, t.remoteInvs, t.keyUses, t.xrc, t.copies, t.overruns, t.srqs)
 }
 
 // run simulates one seed and returns what is wrong, "" for nothing.
@@ -171,7 +181,7 @@ func (w *worker) run(seed uint64, log func(string, ...any)) (msg string) {
 			proto.Add(&st)
 		}
 		w.total.add(&totals{
-			proto, 1, st.Sent, s.stats.posted, s.stats.success, s.stats.failed, s.stats.flushed, s.stats.received, s.stats.revived, s.stats.actions,
+			proto, 1, st.Sent, s.stats,
 		})
 		switch r := recover().(type) {
 		case nil:
@@ -271,6 +281,9 @@ func (s *sim) act() {
 	if s.chance(0.01) {
 		s.change(q.node)
 	}
+	if s.chance(0.15) {
+		s.keyWork(q)
+	}
 	if s.chance(0.6) {
 		s.post(q)
 	}
@@ -310,6 +323,11 @@ func (s *sim) checkMemory() {
 	for _, n := range s.nodes {
 		if err := n.arena.check(); err != nil {
 			s.failf("node %d: %v", n.id, err)
+		}
+		for _, a := range n.annexes {
+			if err := a.check(); err != nil {
+				s.failf("node %d, annex: %v", n.id, err)
+			}
 		}
 	}
 }
@@ -500,7 +518,11 @@ func (s *sim) destroyNode(n *node) {
 	for _, c := range n.cqs {
 		s.must("destroy CQ", c.dq.Destroy())
 	}
-	for _, mr := range []driver.MR{n.full, n.remRO, n.locRO, n.foreign} {
+	for len(n.holders) > 0 {
+		s.endHolder(n.holders[0])
+	}
+	s.endAnnexes(n)
+	for _, mr := range []driver.MR{n.full, n.remRO, n.locRO, n.foreign, n.binder} {
 		s.must("dereg", mr.Dereg())
 	}
 	s.must("PD", n.pd.Dealloc())

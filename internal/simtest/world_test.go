@@ -45,12 +45,18 @@ type sim struct {
 	late   bool         // the network may reorder
 	trace  *trace
 	log    func(format string, args ...any) // nil: quiet
-	stats  struct{ posted, success, failed, flushed, received, revived, actions int }
+	stats  stats
 }
 
 type qpKey struct {
 	node *node
 	num  ib.QPN
+}
+
+// stats count what a run met.
+type stats struct {
+	posted, success, failed, flushed, received, revived, actions         int
+	keyUses, keysBorn, keysDied, remoteInvs, xrc, copies, overruns, srqs int
 }
 
 // failure is the panic that ends a run.
@@ -92,10 +98,20 @@ type node struct {
 	remRO   driver.MR // remote read only
 	locRO   driver.MR // no local write, no remote right
 	foreign driver.MR // of the other protection domain
+	binder  driver.MR // windows are bound to it
 	counter *counter
-	cqs     []*cq
-	srqs    []*srq
-	ahs     map[[2]netip.Addr]driver.AH
+
+	binderBase uint64
+	holders    []*holder
+	dead       []*key // some that were good
+	victims    map[ib.RKey]bool
+	annexes    []*arena
+	xrcd       driver.XRCD // nil: no XRC
+	xsrqs      []*srq
+	risky      []*cq // they may overrun
+	cqs        []*cq
+	srqs       []*srq
+	ahs        map[[2]netip.Addr]driver.AH
 }
 
 // counter is 8 bytes to which all queue pairs add 1 by atomics.
@@ -206,7 +222,7 @@ func (s *sim) chooseProfile() {
 }
 
 func (s *sim) addNode(i int, a *arena) {
-	n := &node{id: i, arena: a, ahs: map[[2]netip.Addr]driver.AH{}}
+	n := &node{id: i, arena: a, ahs: map[[2]netip.Addr]driver.AH{}, victims: map[ib.RKey]bool{}}
 	a.reset()
 	a.log = nil
 	if s.log != nil {
@@ -254,10 +270,14 @@ func (s *sim) addNode(i int, a *arena) {
 		s.must("MR", err)
 		return mr
 	}
-	n.full = reg(n.pd, ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead|ib.AccessRemoteAtomic|flushRights)
+	n.full = reg(n.pd, allRights)
 	n.remRO = reg(n.pd, ib.AccessRemoteRead)
 	n.locRO = reg(n.pd, 0)
-	n.foreign = reg(n.pd2, ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead|ib.AccessRemoteAtomic|flushRights)
+	n.foreign = reg(n.pd2, allRights)
+	n.binderBase = uint64(s.rng.Uint32()) << 16
+	n.binder, err = n.pd.RegMR(a.mem, n.binderBase, true, allRights|ib.AccessMWBind)
+	s.must("MR", err)
+	s.addAnnexes(n)
 	n.counter = &counter{slot: a.alloc(8, 1), seen: map[uint64]bool{}}
 	n.counter.slot.fill(s.newID(nil))
 	n.counter.slot.unsettle()
