@@ -21,6 +21,7 @@ func TestMulticast(t *testing.T) {
 		for family, group := range map[int]netip.Addr{4: netip.MustParseAddr("239.77.1.9"), 6: netip.MustParseAddr("ff15::77:109")} {
 			t.Run(fmt.Sprintf("%s/IPv%d", direction(d.requester, d.responder), family), func(t *testing.T) {
 				kernelContent(t)
+				cleanDevice(t, ours)
 				gid := gidText(ib.GIDFromAddr(group))
 				a, b := connect(t, d.requester, d.responder, link{service: "UD", family: family})
 				other, outsider := connect(t, d.responder, d.responder, link{service: "UD", family: family})

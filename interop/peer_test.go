@@ -180,9 +180,13 @@ func (p *peer) ask(r *request) (_ *reply, err error) {
 // do is ask for what must work.
 func (p *peer) do(t *testing.T, r *request) *reply {
 	t.Helper()
+	begin := time.Now()
 	a, err := p.ask(r)
 	if err == nil {
 		err = a.refusal(p, r)
+	}
+	if d := time.Since(begin); d > slow {
+		t.Logf("%s: %q took %.1f s", p.name, r.Op, d.Seconds())
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -11,10 +11,16 @@ import (
 // the network. Beyond it everything learnt is forgotten.
 const maxPeers = 4096
 
-// peer is what is known about a sending host.
+// peer is what is known about a sending host, for one of our addresses or one
+// group: Linux counts identifications for each pair of addresses by itself. With
+// one count for all, the first datagram to a group would look implausible after
+// much unicast, and nobody sends a datagram again.
 type peer struct {
 	ids roce.IDTracker
 }
+
+// peerKey is who sends to what.
+type peerKey struct{ from, to netip.Addr }
 
 // peerPath is the way from one socket of a peer to one of our addresses.
 type peerPath struct {
@@ -27,11 +33,11 @@ type peerPath struct {
 // peers remembers senders. The cache is direct-mapped: a run of packets of one
 // queue pair comes from one UDP port.
 type peers struct {
-	byAddr map[netip.Addr]*peer
-	cache  [64]peerPath
+	byKey map[peerKey]*peer
+	cache [64]peerPath
 }
 
-func (p *peers) init() { p.byAddr = make(map[netip.Addr]*peer) }
+func (p *peers) init() { p.byKey = make(map[peerKey]*peer) }
 
 // path gives the sender's record; valid until the next call.
 func (p *peers) path(d *pkt.Datagram) *peerPath {
@@ -41,16 +47,16 @@ func (p *peers) path(d *pkt.Datagram) *peerPath {
 	if c.from == d.Src && c.to == d.Dst && c.peer != nil {
 		return c
 	}
-	bare := a.WithZone("")
-	h := p.byAddr[bare]
+	k := peerKey{a.WithZone(""), d.Dst.WithZone("")}
+	h := p.byKey[k]
 	if h == nil {
-		if len(p.byAddr) >= maxPeers {
-			clear(p.byAddr)
+		if len(p.byKey) >= maxPeers {
+			clear(p.byKey)
 			clear(p.cache[:])
 		}
 		h = new(peer)
-		p.byAddr[bare] = h
+		p.byKey[k] = h
 	}
-	*c = peerPath{roce.NewPath(bare, d.Dst.WithZone(""), d.Src.Port()), d.Src, d.Dst, h}
+	*c = peerPath{roce.NewPath(k.from, k.to, d.Src.Port()), d.Src, d.Dst, h}
 	return c
 }

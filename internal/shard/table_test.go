@@ -11,6 +11,7 @@ import (
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/pkt"
 	"github.com/verbena-rdma/verbena/internal/transport"
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
 )
 
 func entry(n ib.QPN) *member { return &member{qp: &transport.QP{Num: n}} }
@@ -129,17 +130,17 @@ func TestPeersBounded(t *testing.T) {
 		a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 		d := pkt.Datagram{Src: netip.AddrPortFrom(a, uint16(0xC000+i%7)), Dst: here}
 		c := p.path(&d)
-		if c.Src() != a || c.Dst() != here || c.SrcPort() != d.Src.Port() || c.peer != p.byAddr[a] {
+		if c.Src() != a || c.Dst() != here || c.SrcPort() != d.Src.Port() || c.peer != p.byKey[peerKey{a, here}] {
 			t.Fatalf("path %d is %+v", i, c)
 		}
-		if len(p.byAddr) > maxPeers {
-			t.Fatalf("%d peers are remembered", len(p.byAddr))
+		if len(p.byKey) > maxPeers {
+			t.Fatalf("%d peers are remembered", len(p.byKey))
 		}
 	}
 }
 
-// One host is one peer from whichever port and zone it sends; one port to two of
-// our addresses is two paths.
+// One host is one peer from whichever port and zone it sends; to another of our
+// addresses it is another one, with a path of its own.
 func TestPeersPaths(t *testing.T) {
 	var p peers
 	p.init()
@@ -147,15 +148,47 @@ func TestPeersPaths(t *testing.T) {
 	d2 := pkt.Datagram{Src: netip.AddrPortFrom(there, 2), Dst: here}
 	d3 := pkt.Datagram{Src: netip.AddrPortFrom(there, 1), Dst: netip.MustParseAddr("192.0.2.9")}
 	first := p.path(&d1).peer
+	other := p.path(&d3).peer
+	if first == other {
+		t.Fatal("two ways have one count of identifications")
+	}
 	for range 3 {
 		for _, d := range []*pkt.Datagram{&d1, &d2, &d3} {
 			c := p.path(d)
-			if c.peer != first {
-				t.Fatal("one host became two peers")
+			if want := map[bool]*peer{true: first, false: other}[d.Dst == here]; c.peer != want {
+				t.Fatalf("the peer of %+v changed", d)
 			}
 			if c.SrcPort() != d.Src.Port() || c.Dst() != d.Dst {
 				t.Fatalf("path of %+v is %+v", d, c)
 			}
 		}
+	}
+}
+
+// Linux counts identifications for each destination: after much unicast the
+// first datagram to a group has any, and is not sent again.
+func TestFirstToGroupAfterUnicast(t *testing.T) {
+	v := newVirtual(1)
+	q := addQP(t, v.Engine, 2)
+	if err := v.Attach(&q.QP, group, nil); err != nil {
+		t.Fatal(err)
+	}
+	unknown := func(d pkt.Datagram) pkt.Datagram {
+		d.IDKnown = false
+		return d
+	}
+	for i := range uint16(50) {
+		d := packet(2, int(i))
+		p := roce.NewPath(there, here, 0xC000)
+		putID(&p, d.Data, 1000+i)
+		v.port.arrive(unknown(d))
+	}
+	v.turnAt(1e9)
+	for _, id := range []uint16{40_000, 40_001} {
+		v.port.arrive(unknown(toAll(group, 77, id)))
+	}
+	v.turnAt(1e9 + ms)
+	if st := v.Stats(); st.DropID != 0 || q.packets != 52 {
+		t.Errorf("%d packets, %d implausible", q.packets, st.DropID)
 	}
 }

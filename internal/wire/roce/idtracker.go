@@ -14,7 +14,7 @@ const (
 	idCostMax   = 4 * 4096  // keeps the way back to strict checking finite: so many plausible packets
 )
 
-// IDTracker judges the identifications that Path.Solve finds, for one peer address. Solve lets one corrupt packet in 65536 pass,
+// IDTracker judges the identifications that Path.Solve finds, for one peer address and one of ours. Solve lets one corrupt packet in 65536 pass,
 // with a random identification. Real senders do not choose theirs at random, so most of those can be recognised:
 //
 //   - A sender that uses UDP sockets with segmentation offload, as this stack does, gives the k-th datagram of a send the
