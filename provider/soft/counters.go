@@ -94,7 +94,7 @@ func unsent(s *port.Stats) uint64 { return s.TxErrors + s.TxAgain + s.TxFault }
 // counts datagrams that may hold several.
 func received(s *transport.Stats) uint64 {
 	return s.RcvdPackets + s.DropShort + s.DropVersion + s.DropOpcode + s.DropPad + s.DropICRC + s.DropID + s.DropNoQP +
-		s.DropSource + s.DropTransport + s.DropGSI + s.DropMulticast
+		s.DropSource + s.DropTransport + s.DropGSI + s.DropMulticast + s.CNPIgnored
 }
 
 // Counters gives by name what HWCounters lists.

@@ -88,7 +88,7 @@ func TestGarbage(t *testing.T) {
 	}
 	drops := func(s transport.Stats) (n uint64) {
 		return s.DropShort + s.DropVersion + s.DropOpcode + s.DropPad + s.DropICRC + s.DropID + s.DropNoQP + s.DropSource +
-			s.DropTransport + s.DropPKey + s.DropGSI + s.DropMulticast + s.DropState + s.DropQKey
+			s.DropTransport + s.DropPKey + s.DropGSI + s.DropMulticast + s.DropState + s.DropQKey + s.CNPIgnored
 	}
 	from := peer
 	for range 5 {
@@ -141,6 +141,15 @@ func TestGarbage(t *testing.T) {
 		peer.seal(to, p)
 		peer.send(to, p)
 	})
+	batch("congestion notification", func(s transport.Stats) uint64 { return s.CNPIgnored }, 50, func() {
+		p := make([]byte, roce.BTHLen+16+roce.ICRCLen)
+		roce.BTH(p).Put(roce.OpCNP, false, 0, 0xFFFF, uint32(b.Num()), false, 0)
+		peer.seal(to, p)
+		peer.send(to, p)
+	})
+	if st, ps := hb.dev.Stats(), hb.dev.PortStats(); received(&st) != ps.RxDgrams {
+		t.Errorf("port_rcv_packets counts %d of %d datagrams", received(&st), ps.RxDgrams)
+	}
 	hb.dev.eng.Quiesce()
 	for i, v := range hb.buf {
 		if v != 0 {
