@@ -13,7 +13,7 @@ import (
 
 const (
 	// patience is for completions that come; a translated guest on a busy machine is slow.
-	patience  = 40 * time.Second
+	patience  = 20 * time.Second
 	allAccess = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic
 	peerQKey  = 0x11223344
 	// startPSN lets the serial numbers wrap in every test.

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -64,7 +65,7 @@ func watch(t *testing.T) (done func(keep bool)) {
 		_ = cmd.Process.Signal(syscall.SIGINT)
 		_ = cmd.Wait()
 		if !keep && time.Since(begin) < slow {
-			_ = exec.Command("rm", "-f", file).Run()
+			_ = os.Remove(file)
 			return
 		}
 		t.Logf("capture: %s", file)
