@@ -13,7 +13,11 @@ const (
 	// InlineCopy is the payload size up to which bytes are copied behind their
 	// header: one iovec less costs more than the copy of a few cache lines.
 	InlineCopy = 256
+	// MaxPieces is the most pieces of memory of one packet that are not copied: one
+	// send takes 1,024 fragments, and a packet is not cut.
+	MaxPieces = 62
 
+	maxCount   = 1024 - MaxPieces - 2 // fragments of a message that one more packet may join
 	arenaBytes = 64 << 10
 	maxMsgs    = 64
 	maxFrags   = 2048
@@ -115,7 +119,7 @@ func (t *Tx) Begin(f *Flow, hdrLen, payload int) []byte {
 		m := &t.Msgs[n-1]
 		// Frags of a message are consecutive, and one send takes 1,024 of them.
 		t.joined = m.Flow == f && m.last == m.SegSize && size <= m.SegSize &&
-			m.Segs < t.maxSegs(f) && m.Bytes+size <= MaxMsgBytes && m.Count < 960
+			m.Segs < t.maxSegs(f) && m.Bytes+size <= MaxMsgBytes && m.Count <= maxCount
 	}
 	if !t.joined {
 		t.Msgs = append(t.Msgs, Msg{Flow: f, SegSize: size, First: len(t.Frags)})

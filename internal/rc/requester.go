@@ -257,14 +257,9 @@ func (r *requester) sendData(e *transport.Env, w *queue.WQE) bool {
 		return r.stall(e, w, status)
 	}
 	again := r.next.Before(r.end)
-	e.Room(len(pieces))
-	if again {
-		e.RoomCopy(int(n))
-	}
-	h := e.Tx.Begin(b.Flow, info.HdrLen, int(n))
-	if again {
-		e.Tx.Copy() // as for READ responses: the source may have changed under way
-	}
+	// What is sent again is copied, as READ responses are: the source may have
+	// changed under way.
+	h := e.Begin(b.Flow, info.HdrLen, int(n), len(pieces), again)
 	b.Dest.Sent(size)
 	ask := last || r.askNow(size)
 	se := last && w.Flags&ib.SendSolicited != 0 && w.Op != ib.WRRDMAWrite && w.Op != ib.WRAtomicWrite

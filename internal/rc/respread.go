@@ -32,6 +32,15 @@ func (r *responder) stream(e *transport.Env) {
 				// Memory that was there when the request came is not there any
 				// more: the NAK has the PSN of the packet that could not be sent.
 				at := s.next
+				if s.asked {
+					// The application may have taken the key away because it knew
+					// that the peer was done: what asks again is a late copy then,
+					// and must not end the queue pair. A peer that does wait for
+					// the answer ends its own.
+					e.Stats.RespRemoteAccess++
+					r.sendAck(e, roce.NAKRemAccess, at)
+					break
+				}
 				r.fifoLen = 0
 				r.answer(e, streamFault, at)
 				return
@@ -82,16 +91,10 @@ func (r *responder) sendReadResponse(e *transport.Env, s *resource) bool {
 	}
 	op |= r.qp.class
 	info := op.Info()
-	e.Room(len(pieces))
-	if s.asked {
-		e.RoomCopy(int(n))
-	}
-	h := e.Tx.Begin(b.Flow, info.HdrLen, int(n))
-	if s.asked {
-		// The bytes may have changed on the way to the socket the first time, and
-		// the packet was dropped for its ICRC. Memory that never rests can be read too.
-		e.Tx.Copy()
-	}
+	// Copied when asked for again: the bytes may have changed on the way to the
+	// socket the first time, and the packet was dropped for its ICRC. Memory that
+	// never rests can be read too.
+	h := e.Begin(b.Flow, info.HdrLen, int(n), len(pieces), s.asked)
 	roce.BTH(h).Put(op, false, int(-n&3), uint16(b.PKey), uint32(b.Attr.DestQPN), false, s.next)
 	if info.AETH != 0 {
 		roce.AETH(h[info.AETH:]).Put(roce.AckNoCredit, r.msn)

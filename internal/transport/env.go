@@ -95,6 +95,22 @@ func (e *Env) RoomCopy(n int) {
 	}
 }
 
+// Begin makes room for a packet of n bytes of payload in that many pieces and
+// begins it. copied: its bytes are copied, the ICRC holds whatever happens to the
+// memory; so are crumbs, which would be more fragments than one send takes.
+func (e *Env) Begin(f *pkt.Flow, hdrLen, n, pieces int, copied bool) []byte {
+	if copied = copied || pieces > pkt.MaxPieces; copied {
+		e.RoomCopy(n)
+	} else {
+		e.Room(pieces)
+	}
+	h := e.Tx.Begin(f, hdrLen, n)
+	if copied {
+		e.Tx.Copy()
+	}
+	return h
+}
+
 // Complete puts a completion into cq. Its notification is delivered after the
 // lock is released. An overrun raises CQ_ERR (IBA 11.6.3.1).
 func (e *Env) Complete(cq *queue.CQ, wc *driver.WC, solicited bool) {

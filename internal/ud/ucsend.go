@@ -103,9 +103,8 @@ func (u *UC) packet(e *transport.Env, w *queue.WQE) ib.WCStatus {
 	if status := u.local(e, &u.cursor, w, u.off, uint64(n)); status != ib.WCSuccess {
 		return status
 	}
-	e.Room(len(u.pieces))
 	info := op.Info()
-	h := e.Tx.Begin(q.Flow, info.HdrLen, n)
+	h := e.Begin(q.Flow, info.HdrLen, n, len(u.pieces), false)
 	se := w.Flags&ib.SendSolicited != 0 && info.Flags.Any(roce.FlagEnd) && info.Flags.Any(roce.FlagSend|roce.FlagImm)
 	roce.BTH(h).Put(op, se, roce.PadLen(n), uint16(q.PKey), uint32(q.Attr.DestQPN), false, u.next)
 	if o := info.RETH; o != 0 {

@@ -109,9 +109,8 @@ func (u *UD) packet(e *transport.Env, w *queue.WQE) ib.WCStatus {
 	if status := u.local(e, &c, w, 0, w.Length); status != ib.WCSuccess {
 		return status
 	}
-	e.Room(len(u.pieces))
 	info := op.Info()
-	h := e.Tx.Begin(flow, info.HdrLen, n)
+	h := e.Begin(flow, info.HdrLen, n, len(u.pieces), false)
 	roce.BTH(h).Put(op, w.Flags&ib.SendSolicited != 0, roce.PadLen(n), uint16(q.PKey), uint32(w.RemoteQPN), false, u.next)
 	qkey := w.RemoteQKey
 	if qkey.Privileged() {
