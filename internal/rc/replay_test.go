@@ -351,3 +351,49 @@ func TestResizeKeepsNewest(t *testing.T) {
 		}
 	}
 }
+
+// A late copy of a READ request may come when the key is gone: the peer has its
+// answer, so the application took the key away. That ends nobody. A peer whose
+// answer was lost learns what has become of the key.
+func TestReadReplayWithoutKey(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		w := newWorld(t, defaults())
+		psn := defaults().psn
+		fill(w.b.buf, 1)
+		if lost {
+			w.hook = func(s *seen, _ *roce.Packet) fate {
+				if s.from == w.b && s.op != roce.OpRCAcknowledge {
+					return drop
+				}
+				return pass
+			}
+		}
+		va, key := w.b.mr.Addr(), w.b.mr.RKey()
+		w.a.post(w.a.read(1, 0, 0, 3000))
+		if lost {
+			w.wire[0].deliver()
+			w.wire = nil
+		} else {
+			w.run(0)
+		}
+		if err := w.b.tab.Remove(w.b.mr); err != nil {
+			t.Fatal(err)
+		}
+		w.log = nil
+		want, answer := "1:success", "62@0"
+		if lost {
+			want, answer = "1:remote access error", "RDMA_READ_RESPONSE_FIRST@0 RDMA_READ_RESPONSE_MIDDLE@1 RDMA_READ_RESPONSE_LAST@2 62@0"
+		} else {
+			w.b.inject(roce.OpRCReadRequest, psn, true, nil, reth(va, key, 3000))
+		}
+		w.run(0)
+		w.want("answer", w.ops(w.b, psn), answer)
+		w.want("completions", wcs(w.a.scq), want)
+		w.want("state of the responder", w.b.q.State, ib.QPStateRTS)
+		w.want("NAKs", w.b.env.Stats.RespRemoteAccess, 1)
+		if !lost {
+			w.want("stale", w.a.env.Stats.DropStale, 1)
+			w.want("state of the requester", w.a.q.State, ib.QPStateRTS)
+		}
+	}
+}
