@@ -84,10 +84,10 @@ func (s *sim) poll() {
 func (s *sim) fails(q *qp, st ib.WCStatus) {
 	q.failed = true
 	q.broken = q.broken || st != ib.WCWRFlushErr
-	if q.typ == ib.RC {
+	if q.rel() {
 		q.peer.peerGone = true
 	}
-	if q.typ != ib.RC && st != ib.WCWRFlushErr {
+	if !q.rel() && st != ib.WCWRFlushErr {
 		q.sqe = true
 	}
 }
@@ -136,12 +136,14 @@ func (s *sim) judge(o *op, wc driver.WC) {
 		allowed = q.mayErr || q.broken || s.netBad
 		q.gotFlush = true
 	case ib.WCRetryExcErr:
-		allowed = allowed || q.typ == ib.RC && (q.peerGone || s.netBad)
+		allowed = allowed || q.rel() && (q.peerGone || s.netBad)
 	case ib.WCRNRRetryExcErr:
-		allowed = q.typ == ib.RC && takesRecv(o.code) && (q.peer.starved || q.peerGone) && q.rnr < 7
+		allowed = q.rel() && takesRecv(o.code) && (q.peer.starved || q.peerGone) && q.rnr < 7
 	case ib.WCRemOpErr:
-		allowed = q.typ == ib.RC && isSend(o.code) && q.peerGone
-	case ib.WCRemInvReqErr, ib.WCRemAccessErr, ib.WCLocProtErr, ib.WCMWBindErr:
+		allowed = q.rel() && isSend(o.code) && q.peerGone
+	case ib.WCRemInvReqErr:
+		allowed = allowed || o.srqGone
+	case ib.WCRemAccessErr, ib.WCLocProtErr, ib.WCMWBindErr:
 	default:
 		allowed = false
 	}
@@ -181,7 +183,7 @@ func (s *sim) retire(o *op, st ib.WCStatus) {
 	o.dst.settleIf()
 	o.src.release()
 	o.dst.release()
-	if o.code == ib.WRRDMARead || isAtomic(o.code) || o.ok && o.q.typ == ib.RC {
+	if o.code == ib.WRRDMARead || isAtomic(o.code) || o.ok && o.q.rel() {
 		o.rem.release()
 		o.rem = nil
 	}
@@ -215,11 +217,11 @@ func (s *sim) succeeded(o *op) {
 		if got != o.expect {
 			s.failf("op %d of queue pair %d (%v): found %#x, the model %#x", o.id, o.q.id, o.code, got, o.expect)
 		}
-	case o.q.typ == ib.RC && o.rem != nil:
+	case o.q.rel() && o.rem != nil:
 		fail(o.rem.holds(o.id32, 0, o.n, 0))
 		o.rem.settle()
 	}
-	if o.q.typ == ib.RC && o.msg >= o.q.out.got {
+	if o.q.rel() && o.msg >= o.q.out.got {
 		s.failf("op %d of queue pair %d succeeded, and the far end got %d messages of %d before it", o.id, o.q.id, o.q.out.got, o.msg)
 	}
 }
@@ -232,7 +234,12 @@ func (s *sim) received(c completion) {
 	}
 	r := s.recvs[i]
 	r.done = true
-	if q.srq != nil {
+	if q.typ == ib.XRCRecv {
+		if r.srq == nil || r.srq.node != q.node || r.srq.cq != c.cq {
+			s.failf("queue pair %d: completion at the wrong queue: %+v", q.id, c.WC)
+		}
+		r.srq.posted--
+	} else if q.srq != nil {
 		if r.srq != q.srq {
 			s.failf("queue pair %d: receive of another queue: %+v", q.id, c.WC)
 		}
@@ -261,12 +268,12 @@ func (s *sim) received(c completion) {
 func (s *sim) receiveFailed(q *qp, r *recv, wc driver.WC) {
 	ok := false
 	var next *op
-	if q.typ == ib.RC && q.in.got < len(q.in.msgs) {
-		next = q.in.msgs[q.in.got]
+	if q.rel() && q.in.got < len(q.in.msgs) {
+		next = q.nextMsg(r)
 	}
 	switch wc.Status {
 	case ib.WCWRFlushErr:
-		ok = q.mayErr || s.netBad || q.broken && q.typ == ib.RC
+		ok = q.mayErr || s.netBad || q.broken && q.rel()
 	case ib.WCLocLenErr:
 		ok = next != nil && next.fault == faultTooLong
 	case ib.WCLocProtErr:
@@ -284,13 +291,13 @@ func (s *sim) receiveFailed(q *qp, r *recv, wc driver.WC) {
 
 // message finds out which message a receive is for.
 func (s *sim) message(q *qp, r *recv, wc driver.WC) *op {
-	if q.typ == ib.RC {
-		d := q.in
-		if d.got >= len(d.msgs) {
-			s.failf("queue pair %d received more messages than were sent: %+v", q.id, wc)
+	if q.rel() {
+		m := q.nextMsg(r)
+		if m == nil || m.xsrq != r.srq && q.typ == ib.XRCRecv {
+			s.failf("queue pair %d received more messages than were sent, or at another queue: %+v", q.id, wc)
 		}
-		d.got++
-		return d.msgs[d.got-1]
+		q.in.arrived(m)
+		return m
 	}
 	var m *op
 	skip := 0
@@ -363,7 +370,7 @@ func (s *sim) checkMessage(q *qp, r *recv, m *op, wc driver.WC) {
 	}
 	if m.code == ib.WRRDMAWriteWithImm {
 		if q.typ != ib.UC {
-			fail(r.slot.holds(r.old, 0, q.recvLen, 0))
+			fail(r.slot.holds(r.old, 0, r.slot.bytes(), 0))
 		}
 		if m.rem != nil {
 			fail(m.rem.holds(m.id32, 0, m.n, 0))
@@ -375,7 +382,7 @@ func (s *sim) checkMessage(q *qp, r *recv, m *op, wc driver.WC) {
 	}
 	fail(r.slot.holds(m.id32, at, m.n, 0))
 	if q.typ != ib.UC { // a message of which a part was lost may have been there before
-		fail(r.slot.holds(r.old, at+m.n, q.recvLen-at-m.n, at+m.n))
+		fail(r.slot.holds(r.old, at+m.n, r.slot.bytes()-at-m.n, at+m.n))
 	}
 }
 

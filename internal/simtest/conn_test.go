@@ -19,7 +19,7 @@ func (s *sim) kill(q *qp, way int) {
 		return
 	}
 	s.poll()
-	if q.srq != nil && s.chance(0.8) {
+	if (q.srq != nil || q.typ == ib.XRCRecv) && s.chance(0.8) {
 		way = wayErr // else the receive in progress is gone for the model
 	}
 	s.note("kill queue pair %d, way %d", q.id, way)
@@ -44,8 +44,7 @@ func (s *sim) kill(q *qp, way int) {
 		s.forget(q)
 	case wayDestroy:
 		num := q.dq.Num()
-		s.must("destroy", q.dq.Destroy())
-		s.must("destroy again", q.dq.Destroy())
+		s.destroy(q)
 		s.unbound(q)
 		s.poll()
 		s.forget(q)
@@ -99,6 +98,11 @@ func (s *sim) forget(q *qp) {
 	q.sendq, q.recvq = nil, nil
 	if q.srq != nil {
 		q.srq.lost++
+	}
+	if q.typ == ib.XRCRecv {
+		for _, r := range q.node.xsrqs {
+			r.lost++
+		}
 	}
 }
 
@@ -225,7 +229,7 @@ func (s *sim) resume(q *qp) {
 
 // hold stops a queue pair from beginning requests: send queue drain.
 func (s *sim) hold(q *qp) {
-	if q.sqd || !q.up || q.typ != ib.RC || s.state(q) != ib.QPStateRTS {
+	if q.sqd || !q.up || !q.rel() || q.typ == ib.XRCRecv || s.state(q) != ib.QPStateRTS {
 		return
 	}
 	q.sqd, q.drained, q.tell = true, 0, s.chance(0.5)

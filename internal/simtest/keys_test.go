@@ -436,11 +436,16 @@ func (s *sim) rereg(h *holder) {
 	if h.mr.Addr() != k.base || h.mr.Length() != uint64(k.span.n) {
 		s.failf("rereg %v: region at %#x with %d bytes, want %#x with %d", flags, h.mr.Addr(), h.mr.Length(), k.base, k.span.n)
 	}
-	if old != nil {
-		old.kill(s)
-		if h.mr.RKey() == old.rkey {
-			n.dead = slices.DeleteFunc(n.dead, func(d *key) bool { return d == old })
+	switch {
+	case old == nil:
+	case h.mr.RKey() == old.rkey:
+		// Who was to lose the rights may have kept them.
+		for _, o := range old.open {
+			k.use(o)
 		}
+		old.open, old.dead = nil, true
+	default:
+		old.kill(s)
 	}
 	h.rkey = h.mr.RKey()
 	k.rkey = h.rkey

@@ -41,6 +41,8 @@ type op struct {
 	swapAdd uint64
 	expect  uint64 // value that the atomic must find
 
+	xsrq      *srq   // XRC
+	srqGone   bool   // ... and it may be gone
 	to        *qp    // UD
 	num       ib.QPN // of q when it was posted
 	msg       int    // index among its direction's messages, -1: takes no receive
@@ -129,7 +131,7 @@ func isAtomic(c ib.WROpcode) bool { return c == ib.WRAtomicCmpAndSwp || c == ib.
 
 // post posts a burst of random work to a queue pair.
 func (s *sim) post(q *qp) {
-	if q.dq == nil || !q.up || q.sqe {
+	if q.dq == nil || !q.up || q.sqe || q.typ == ib.XRCRecv {
 		return
 	}
 	room := int(q.cap.MaxSendWR) - len(q.sendq)
@@ -219,7 +221,7 @@ func (s *sim) request(q *qp) (*op, driver.SendWR) {
 		o.flags |= ib.SendSolicited
 	}
 	switch q.typ {
-	case ib.RC:
+	case ib.RC, ib.XRCSend:
 		o.code = pick(s, ib.WRSend, ib.WRSendWithImm, ib.WRRDMAWrite, ib.WRRDMAWrite, ib.WRRDMAWriteWithImm,
 			ib.WRRDMARead, ib.WRRDMARead, ib.WRAtomicCmpAndSwp, ib.WRAtomicFetchAndAdd, ib.WRFlush, ib.WRAtomicWrite)
 	case ib.UC:
@@ -228,26 +230,30 @@ func (s *sim) request(q *qp) (*op, driver.SendWR) {
 		o.code = pick(s, ib.WRSend, ib.WRSendWithImm)
 	}
 	fault := s.chance(s.prof.faultRate)
-	if fault && q.typ == ib.RC && s.chance(0.1) {
+	if fault && q.rel() && s.chance(0.1) {
 		o.code, o.fault = ib.WRSendWithInv, faultInv
 		fault = false
 	}
 	var inv driver.SendWR
-	if o.code == ib.WRSend && q.typ == ib.RC && !fault && s.chance(0.1) && s.invalidation(o, &inv) {
+	if o.code == ib.WRSend && q.rel() && !fault && s.chance(0.1) && s.invalidation(o, &inv) {
 		o.code = ib.WRSendWithInv
 	}
-	if need := rightFor(o.code); q.typ == ib.RC && q.conn.attr.access&need != need {
+	if need := rightFor(o.code); q.rel() && q.conn.attr.access&need != need {
 		if !s.chance(s.prof.faultRate) {
 			o.code = ib.WRSend
 		} else {
 			o.fault, fault = faultRight, false
 		}
 	}
-	if takesRecv(o.code) && q.typ == ib.RC && !q.peer.starved && q.peer.dq != nil && q.peer.up && !s.feed(q) {
+	if takesRecv(o.code) && q.rel() && !q.peer.starved && q.peer.dq != nil && q.peer.up && !s.feed(q) {
 		if q.conn.attr.access&ib.AccessRemoteWrite == 0 {
 			return nil, driver.SendWR{}
 		}
 		o.code, o.fault, o.dies, o.holder = ib.WRRDMAWrite, faultNone, nil, nil
+	}
+	if q.typ == ib.XRCSend {
+		o.xsrq = pick(s, q.peer.node.xsrqs...)
+		s.stats.xrc++
 	}
 	var wr driver.SendWR
 	good := false
@@ -276,12 +282,15 @@ func (s *sim) request(q *qp) (*op, driver.SendWR) {
 		o.dies.dying, o.holder.busy = true, o
 	}
 	wr.WRID, wr.Opcode, wr.Flags = o.id, o.code, o.flags
+	if o.xsrq != nil {
+		wr.RemoteSRQN = o.xsrq.dq.Num()
+	}
 	s.ops = append(s.ops, o)
 	if takesRecv(o.code) && q.typ != ib.UD {
 		o.msg = len(q.out.msgs)
 		q.out.msgs = append(q.out.msgs, o)
 	}
-	if o.fault != faultNone && q.typ == ib.RC {
+	if o.fault != faultNone && q.rel() {
 		s.provoke(q)
 		s.provoke(q.peer)
 	} else if o.fault != faultNone {
@@ -326,7 +335,7 @@ func (s *sim) source(o *op, wr *driver.SendWR) bool {
 
 // relayOf finds a READ that is under way, to pass on what it brings.
 func (s *sim) relayOf(q *qp) *op {
-	if q.typ != ib.RC || !s.chance(0.15) {
+	if !q.rel() || !s.chance(0.15) {
 		return nil
 	}
 	for _, r := range slices.Backward(q.sendq) {
@@ -382,13 +391,16 @@ func (s *sim) spoilLocal(o *op, wr *driver.SendWR) {
 
 func (s *sim) sendRequest(o *op, fault bool) (driver.SendWR, bool) {
 	most, least := o.q.peer.recvLen, 0
+	if o.xsrq != nil {
+		most = o.xsrq.size
+	}
 	if o.q.typ == ib.UC {
 		least = 4
 		if most < least {
 			return driver.SendWR{}, false
 		}
 	}
-	if fault && s.chance(0.4) && o.q.typ == ib.RC {
+	if fault && s.chance(0.4) && o.q.rel() {
 		// One byte too many, or a few packets.
 		o.n = most + s.between(1, 3000)
 		var wr driver.SendWR

@@ -21,7 +21,10 @@ type qp struct {
 	recv *cq
 	srq  *srq
 	conn *conn
-	peer *qp // RC, UC
+	peer *qp // RC, UC, XRC
+
+	more       driver.QP // XRC target: another handle
+	moreEvents func()
 
 	cap     ib.QPCap
 	sigAll  bool
@@ -117,15 +120,21 @@ func (s *sim) ends(c *conn) []*qp {
 func (s *sim) newQP(n *node, addr netip.Addr, typ ib.QPType) *qp {
 	q := &qp{id: len(s.qps), node: n, addr: addr, typ: typ, psn: s.rng.Uint32() & 0xFFFFFF}
 	q.send, q.recv = pick(s, n.cqs...), pick(s, n.cqs...)
-	if len(n.srqs) > 0 && s.chance(0.4) {
+	if len(n.srqs) > 0 && typ != ib.XRCSend && typ != ib.XRCRecv && s.chance(0.4) {
 		q.srq = pick(s, n.srqs...)
 	}
 	q.sigAll = s.chance(0.2)
-	q.starved = s.chance(0.3) || q.srq != nil
+	q.starved = s.chance(0.3) || q.srq != nil || typ == ib.XRCRecv
 	q.qkey = ib.QKey(s.rng.Uint32() >> 1)
 	q.cap = ib.QPCap{
 		MaxSendWR: uint32(pick(s, 1, 4, 16, 64, 128)), MaxRecvWR: uint32(pick(s, 1, 4, 16, 64, 128)),
 		MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: uint32(pick(s, 0, 64, 220, 1024)),
+	}
+	switch typ {
+	case ib.XRCSend:
+		q.cap.MaxRecvWR = 0
+	case ib.XRCRecv:
+		q.cap = ib.QPCap{}
 	}
 	s.createQP(q)
 	return q
@@ -133,6 +142,10 @@ func (s *sim) newQP(n *node, addr netip.Addr, typ ib.QPType) *qp {
 
 // createQP makes the device's queue pair.
 func (s *sim) createQP(q *qp) {
+	if q.typ == ib.XRCRecv {
+		s.createTarget(q)
+		return
+	}
 	init := driver.QPInitAttr{SendCQ: q.send.dq, RecvCQ: q.recv.dq, Cap: q.cap, Type: q.typ, SQSigAll: q.sigAll}
 	if q.srq != nil {
 		init.SRQ = q.srq.dq
@@ -215,7 +228,7 @@ func (s *sim) connect(c *conn) {
 		rnrTimer: uint8(s.between(1, 10)), rdAtomic: uint8(pick(s, 1, 2, 4, 16)),
 	}
 	c.attr.access = ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic | flushRights
-	if c.a.typ == ib.RC && s.chance(0.1) {
+	if c.a.rel() && s.chance(0.1) {
 		c.attr.access &^= pick(s, ib.AccessRemoteWrite, ib.AccessRemoteRead, ib.AccessRemoteAtomic, flushRights)
 	}
 	if s.prof.strict {
@@ -249,7 +262,7 @@ func (s *sim) connect(c *conn) {
 			MaxDestRDAtomic: c.attr.rdAtomic, MinRNRTimer: c.attr.rnrTimer, AHAttr: s.vector(q.node, q.addr, p.addr),
 		}
 		mask := ib.QPAttrState | ib.QPAttrAV | ib.QPAttrPathMTU | ib.QPAttrDestQPN | ib.QPAttrRQPSN
-		if q.typ == ib.RC {
+		if q.typ == ib.RC || q.typ == ib.XRCRecv {
 			mask |= ib.QPAttrMaxDestRDAtomic | ib.QPAttrMinRNRTimer
 		}
 		s.must("RTR", q.dq.Modify(&attr, mask))
@@ -260,10 +273,14 @@ func (s *sim) connect(c *conn) {
 			RNRRetry: q.rnr, MaxRDAtomic: c.attr.rdAtomic,
 		}
 		mask := ib.QPAttrState | ib.QPAttrSQPSN
-		if q.typ == ib.RC {
+		if q.typ == ib.XRCRecv {
+			mask |= ib.QPAttrTimeout
+		} else if q.rel() {
 			mask |= ib.QPAttrTimeout | ib.QPAttrRetryCnt | ib.QPAttrRNRRetry | ib.QPAttrMaxRDAtomic
 		}
-		s.must("RTS", q.dq.Modify(&attr, mask))
+		if q.typ != ib.XRCRecv || s.chance(0.5) { // it has nothing to send
+			s.must("RTS", q.dq.Modify(&attr, mask))
+		}
 		q.up = true
 		s.net.Kick(q.node.port)
 		s.note("connected: %v queue pair %d (%#x on node %d %v) to %d, PSN %#x, %+v, rnr_retry %d, recv %d bytes, srq %v, %+v",
@@ -313,8 +330,16 @@ func (s *sim) postRecvs(q *qp) {
 	if q.dq == nil || q.reset {
 		return
 	}
-	if q.srq != nil {
+	switch {
+	case q.srq != nil:
 		s.postSRQ(q.srq)
+		return
+	case q.typ == ib.XRCSend:
+		return
+	case q.typ == ib.XRCRecv:
+		for _, r := range q.node.xsrqs {
+			s.postSRQ(r)
+		}
 		return
 	}
 	room := int(q.cap.MaxRecvWR) - len(q.recvq)
@@ -332,7 +357,7 @@ func (s *sim) postRecvs(q *qp) {
 		}
 		r.q = q
 		wr := s.recvWR(r)
-		if q.typ == ib.RC && s.chance(s.prof.faultRate/4) && r.slot.pieces[0].n > 0 {
+		if q.rel() && s.chance(s.prof.faultRate/4) && r.slot.pieces[0].n > 0 {
 			r.bad = true
 			wr.SGList[0].LKey = pick(s, q.node.locRO.LKey(), q.node.foreign.LKey(), 0xDEAD)
 			s.provoke(q)

@@ -257,7 +257,7 @@ func (s *sim) act() {
 	case s.chance(s.prof.pauseRate):
 		s.net.Pause(pick(s, s.nodes...).port, int64(s.between(0, 1_000_000)))
 	}
-	if c != nil && (!c.a.up || !c.b.up || c.a.failed && c.a.typ == ib.RC || c.b.failed && c.b.typ == ib.RC) {
+	if c != nil && (!c.a.up || !c.b.up || c.a.failed && c.a.rel() || c.b.failed && c.b.rel()) {
 		if s.chance(0.3) {
 			s.revive(c)
 		}
@@ -280,6 +280,9 @@ func (s *sim) act() {
 	}
 	if s.chance(0.01) {
 		s.change(q.node)
+	}
+	if n := len(q.node.xsrqs); n > 0 && s.chance(s.prof.killRate) {
+		s.endXSRQ(q.node)
 	}
 	if s.chance(0.15) {
 		s.keyWork(q)
@@ -375,7 +378,7 @@ func (s *sim) drain() {
 				s.resume(q)
 			}
 			s.release(q)
-			if !marked[q] && len(q.sendq) < int(q.cap.MaxSendWR) && !q.sqe && q.typ == ib.RC {
+			if !marked[q] && len(q.sendq) < int(q.cap.MaxSendWR) && !q.sqe && q.rel() && q.typ != ib.XRCRecv {
 				s.mark(q)
 				marked[q] = true
 			}
@@ -397,7 +400,7 @@ func (s *sim) drain() {
 	s.poll()
 	for _, c := range s.conns {
 		for _, q := range s.ends(c) {
-			if q.typ == ib.RC && q.up && !q.failed && q.peer.up && !q.peer.failed && q.out.got != len(q.out.msgs) {
+			if q.rel() && q.up && !q.failed && q.peer.up && !q.peer.failed && q.out.got != len(q.out.msgs) {
 				s.failf("queue pair %d: %d messages succeeded, %d received", q.id, len(q.out.msgs), q.out.got)
 			}
 		}
@@ -449,7 +452,7 @@ func (s *sim) live() (l []*qp) {
 // waits is the number of requests for which a completion must come.
 func (s *sim) waits(q *qp) (n int) {
 	for _, o := range q.sendq {
-		if o.signal || q.typ == ib.RC {
+		if o.signal || q.rel() {
 			n++
 		}
 	}
@@ -458,14 +461,19 @@ func (s *sim) waits(q *qp) (n int) {
 
 // mark posts a WRITE of nothing, or a READ where the far end allows no WRITE.
 func (s *sim) mark(q *qp) {
-	o := &op{id: uint64(len(s.ops)), q: q, code: ib.WRRDMAWrite, flags: ib.SendSignaled, signal: true, msg: -1}
+	o := &op{id: uint64(len(s.ops)), q: q, num: q.dq.Num(), code: ib.WRRDMAWrite, flags: ib.SendSignaled, signal: true, msg: -1}
 	if q.conn.attr.access&ib.AccessRemoteWrite == 0 {
 		o.code = ib.WRRDMARead
 		o.dst = q.node.arena.allocRecv(0, 1)
 	}
 	s.ops = append(s.ops, o)
 	q.sendq = append(q.sendq, o)
-	s.submit(q, []driver.SendWR{{WRID: o.id, Opcode: o.code, Flags: o.flags}}, []*op{o})
+	wr := driver.SendWR{WRID: o.id, Opcode: o.code, Flags: o.flags}
+	if q.typ == ib.XRCSend {
+		o.xsrq = q.peer.node.xsrqs[0]
+		wr.RemoteSRQN = o.xsrq.dq.Num()
+	}
+	s.submit(q, []driver.SendWR{wr}, []*op{o})
 }
 
 // takeDown destroys everything and looks for what is left.
@@ -506,10 +514,13 @@ func (s *sim) destroyNode(n *node) {
 	}
 	for _, q := range all {
 		if q.node == n && q.dq != nil {
-			s.must("destroy QP", q.dq.Destroy())
+			s.destroy(q)
 		}
 	}
-	for _, r := range n.srqs {
+	if n.xrcd != nil && n.xrcd.Close() == nil {
+		s.failf("an XRC domain in use was closed")
+	}
+	for _, r := range append(n.srqs, n.xsrqs...) {
 		s.must("destroy SRQ", r.dq.Destroy())
 	}
 	for _, h := range n.handles(s) {
@@ -524,6 +535,9 @@ func (s *sim) destroyNode(n *node) {
 	s.endAnnexes(n)
 	for _, mr := range []driver.MR{n.full, n.remRO, n.locRO, n.foreign, n.binder} {
 		s.must("dereg", mr.Dereg())
+	}
+	if n.xrcd != nil {
+		s.must("XRC domain", n.xrcd.Close())
 	}
 	s.must("PD", n.pd.Dealloc())
 	s.must("PD", n.pd2.Dealloc())

@@ -143,6 +143,8 @@ type srq struct {
 	lost   int // at most so many of them were in progress at queue pairs that were reset
 	limits int // SRQ_LIMIT_REACHED events
 	armed  bool
+	xrc    bool
+	cq     *cq // of XRC
 }
 
 // profile is what a run is like.
@@ -172,6 +174,9 @@ func (s *sim) build(arenas []*arena) {
 	}
 	for range uc {
 		s.addConn(ib.UC)
+	}
+	for range pick(s, 0, 0, 1, 2, 3) {
+		s.addXRCConn()
 	}
 	for range ud {
 		s.addDgram()
@@ -292,13 +297,7 @@ func (s *sim) addNode(i int, a *arena) {
 	for range s.rng.IntN(3) {
 		r := &srq{node: n, size: s.between(1024, 4096)}
 		attr := ib.SRQAttr{MaxWR: uint32(s.between(4, 96<<10/r.size)), MaxSGE: 4}
-		r.dq, err = n.dev.CreateSRQ(n.pd, &attr, func(e ib.EventType) {
-			if e != ib.EventSRQLimitReached || !r.armed {
-				s.failf("SRQ event %v, limit armed: %v", e, r.armed)
-			}
-			r.limits++
-			r.armed = false
-		})
+		r.dq, err = n.dev.CreateSRQ(n.pd, &attr, func(e ib.EventType) { s.srqEvent(r, e) })
 		s.must("SRQ", err)
 		r.cap = int(attr.MaxWR)
 		n.srqs = append(n.srqs, r)
