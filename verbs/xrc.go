@@ -3,6 +3,7 @@ package verbs
 import (
 	"context"
 	"os"
+	"sync"
 	"syscall"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -182,13 +183,45 @@ func (x *XRCD) target(op string, user any, open func(driver.XRCDevice, driver.Ev
 		return nil, opErr(op, errXRCDClosed)
 	}
 	q := &QP{ctx: x.ctx, xrcd: x, init: QPInitAttr{Type: ib.XRCRecv, UserContext: user}}
+	early := early{raise: func(t ib.EventType) { x.ctx.raise(&AsyncEvent{Type: t, QP: q}, &q.async) }}
 	var err error
-	q.qp, err = open(dev, func(t ib.EventType) { x.ctx.raise(&AsyncEvent{Type: t, QP: q}, &q.async) })
+	q.qp, err = open(dev, early.event)
 	if err != nil {
 		x.drop()
 		return nil, opErr(op, err)
 	}
+	early.release()
 	return q, nil
+}
+
+// early keeps the events of a queue pair that others drive already until this
+// handle of it is whole.
+type early struct {
+	raise func(ib.EventType)
+
+	mu    sync.Mutex
+	whole bool
+	kept  []ib.EventType
+}
+
+func (e *early) event(t ib.EventType) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.whole {
+		e.raise(t)
+	} else {
+		e.kept = append(e.kept, t)
+	}
+}
+
+func (e *early) release() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.whole = true
+	for _, t := range e.kept {
+		e.raise(t)
+	}
+	e.kept = nil
 }
 
 // XRCD is the XRC domain of a target queue pair; nil for all others.
