@@ -47,6 +47,7 @@ type Engine struct {
 	rxStats   transport.Stats // drops before a shard is known
 	pkt       transport.Packet
 	groups    map[netip.Addr][]seat // multicast
+	gsi       *GSI                  // queue pair 1; nil: nobody serves it
 	rxDeliver transport.Deliveries
 
 	deliveries sync.Pool

@@ -81,6 +81,11 @@ func (e *Engine) datagram(now int64, s *Shard, d *pkt.Datagram) *Shard {
 			if path == nil {
 				path = e.peers.path(d)
 			}
+			if m == management {
+				s = e.manage(now, s, path, seg, id, d)
+				id++
+				continue
+			}
 			if m == everyone {
 				s = e.multicast(now, s, path, seg, id, d)
 				id++
@@ -143,11 +148,13 @@ func (e *Engine) parse(seg []byte, d *pkt.Datagram) *member {
 	}
 	m := e.qps.find(n)
 	if m == nil {
-		switch n {
-		case ib.QPNGSI:
-			st.DropGSI++
-		default:
+		switch {
+		case n != ib.QPNGSI:
 			st.DropNoQP++
+		case e.gsi != nil:
+			return management
+		default:
+			st.DropGSI++
 		}
 		return nil
 	}

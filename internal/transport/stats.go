@@ -58,7 +58,7 @@ type Stats struct {
 	DropTransport uint64 `counter:"drop_transport"`                // service of the opcode is not that of the queue pair
 	CNPIgnored    uint64 `counter:"rp_cnp_ignored"`                // congestion notifications: the window is ruled by loss alone
 	DropPKey      uint64 `counter:"drop_pkey"`                     // another partition
-	DropGSI       uint64 `counter:"drop_gsi" scope:"device"`       // for queue pair 1 while nobody serves it
+	DropGSI       uint64 `counter:"drop_gsi" scope:"device"`       // for queue pair 1 while nobody serves it, or its queue is full
 	DropMulticast uint64 `counter:"drop_multicast" scope:"device"` // to a group that no queue pair is attached to
 	// Drops by a queue pair.
 	DropState      uint64 `counter:"drop_state"`         // below RTR, or in error
