@@ -40,6 +40,8 @@ type Env struct {
 	fired     []*queue.CQ
 	events    []event
 	moderated []*queue.CQ // with a notification that is held back
+	// moderatedAt is when the first of them is due at the earliest, 0 = there is none.
+	moderatedAt int64
 }
 
 type event struct {
