@@ -11,7 +11,9 @@ import (
 // ID is to RDMA what a socket is to TCP and UDP (struct rdma_cm_id). See the package's
 // documentation for the order of calls; one that comes at the wrong time fails with
 // EINVAL and changes nothing.
-type ID struct{}
+type ID struct {
+	helpers helpers
+}
 
 // UserContext is what was given to NewID; an ID from a request has that of the
 // listening one.
