@@ -16,7 +16,8 @@ func (s *Shard) settle() {
 	s.settling.Store(true)
 	defer s.settling.Store(false)
 	for _, o := range s.eng.shards {
-		for o != s && !o.settling.Load() {
+		// A lock that many wait for is handed from one to the next and is never free.
+		for n := o.steps.Load(); o != s && !o.settling.Load() && o.steps.Load() == n; {
 			if o.mu.TryLock() {
 				o.mu.Unlock()
 				break
@@ -24,4 +25,12 @@ func (s *Shard) settle() {
 			runtime.Gosched() // steps are short, but whoever is at it may have lost its processor
 		}
 	}
+}
+
+// unlock ends a step.
+func (s *Shard) unlock() {
+	if len(s.eng.shards) > 1 {
+		s.steps.Add(1)
+	}
+	s.mu.Unlock()
 }

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -61,4 +62,27 @@ func TestSettle(t *testing.T) {
 	b.mu.Unlock()
 	ended.Wait()
 	a.mu.Unlock()
+}
+
+// A lock that is handed from one to the next, and so never free, keeps nobody: the
+// steps that ran when settle was called end all the same.
+func TestSettleWithALockThatIsNeverFree(t *testing.T) {
+	e := &Engine{}
+	e.shards = []*Shard{{eng: e}, {eng: e}}
+	a, b := e.shards[0], e.shards[1]
+	b.mu.Lock()
+	var ended sync.WaitGroup
+	var done atomic.Bool
+	ended.Go(func() {
+		a.mu.Lock()
+		a.settle()
+		done.Store(true)
+		a.mu.Unlock()
+	})
+	for !done.Load() {
+		b.steps.Add(1) // what unlock does before it hands the lock on
+		runtime.Gosched()
+	}
+	ended.Wait()
+	b.unlock()
 }

@@ -25,8 +25,9 @@ type Shard struct {
 	// deadline is the earliest time at which the shard needs a turn, 0 = none.
 	// Written under mu, read by whoever is about to sleep.
 	deadline atomic.Int64
-	owes     atomic.Bool // Env.Owed is not empty
-	settling atomic.Bool // waits for other shards, in settle
+	owes     atomic.Bool   // Env.Owed is not empty
+	settling atomic.Bool   // waits for other shards, in settle
+	steps    atomic.Uint32 // that have ended; with one shard nobody counts
 
 	turn uint64 // the last turn that brought packets; under the receive lock
 }
@@ -120,7 +121,7 @@ func (s *Shard) leave() (v Delivery) {
 		v = Delivery{s.eng, s.eng.deliveries.Get().(*transport.Deliveries)}
 		s.env.Take(v.d)
 	}
-	s.mu.Unlock()
+	s.unlock()
 	s.eng.wakeFor(d)
 	return v
 }
@@ -219,7 +220,7 @@ func (s *Shard) end(d *transport.Deliveries) {
 	if s.env.Pending() {
 		s.env.Take(d)
 	}
-	s.mu.Unlock()
+	s.unlock()
 }
 
 // expire fires the timers that are due.
