@@ -22,6 +22,15 @@ func (s *sim) kill(q *qp, way int) {
 	if (q.srq != nil || q.typ == ib.XRCRecv) && s.chance(0.8) {
 		way = wayErr // else the receive in progress is gone for the model
 	}
+	if !q.up {
+		return // it has lost completions
+	}
+	if q.send.owner != nil && way == wayErr {
+		way = wayReset // else what is flushed may be lost
+	}
+	if q.send.overran {
+		way = wayDestroy // its completion queue is of no use any more
+	}
 	s.note("kill queue pair %d, way %d", q.id, way)
 	s.provoke(q)
 	switch way {
@@ -80,6 +89,7 @@ func (s *sim) flushed(q *qp) {
 	if len(q.recvq) > 0 {
 		s.failf("%d receives are outstanding at queue pair %d in Error", len(q.recvq), q.id)
 	}
+	s.checkCounts(q)
 	if q.srq != nil && q.lastWQE != 1 {
 		s.failf("queue pair %d is in Error: LAST_WQE_REACHED %d times", q.id, q.lastWQE)
 	}
@@ -88,6 +98,9 @@ func (s *sim) flushed(q *qp) {
 // forget drops what was outstanding at a queue pair that was reset or
 // destroyed: it completes no more and touches no memory of ours.
 func (s *sim) forget(q *qp) {
+	for _, k := range q.counts {
+		k.vague = true
+	}
 	for _, o := range q.sendq {
 		s.retire(o, ib.WCWRFlushErr)
 	}

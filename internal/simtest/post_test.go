@@ -158,7 +158,13 @@ func (s *sim) submit(q *qp, wrs []driver.SendWR, ops []*op) {
 	if s.chance(0.02) {
 		wrs = append(wrs, s.refused(q))
 	}
-	got, err := q.dq.PostSend(wrs)
+	got, err := want, error(nil)
+	if s.chance(0.3) {
+		s.postAll(q, wrs, want)
+		wrs = wrs[:want]
+	} else {
+		got, err = q.dq.PostSend(wrs)
+	}
 	if got != want || (err != nil) != (len(wrs) > want) || err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.EOPNOTSUPP) {
 		s.failf("queue pair %d (%v): %d of %d requests posted, %d good, %d of %d there: %v", q.id, q.typ, got, len(wrs), want, len(q.sendq), q.cap.MaxSendWR, err)
 	}

@@ -50,6 +50,8 @@ type qp struct {
 	tell     bool // ... and wants to know when it has drained
 	drained  int  // SQ_DRAINED events since
 	lastWQE  int
+	told     map[ib.EventType]int // events of this incarnation
+	counts   []*counting
 	gotFlush bool
 }
 
@@ -88,7 +90,8 @@ type dir struct {
 	got      int   // RC: received so far; UC: index after the newest received
 	writes   []*op // with a target that is not settled
 	cell     *cell
-	down     int // ends that are down
+	down     int  // ends that are down
+	lossy    bool // completions of messages may have been lost
 }
 
 // cell is 8 bytes that one direction works on with atomics.
@@ -118,8 +121,14 @@ func (s *sim) ends(c *conn) []*qp {
 }
 
 func (s *sim) newQP(n *node, addr netip.Addr, typ ib.QPType) *qp {
-	q := &qp{id: len(s.qps), node: n, addr: addr, typ: typ, psn: s.rng.Uint32() & 0xFFFFFF}
+	q := &qp{told: map[ib.EventType]int{}, id: len(s.qps), node: n, addr: addr, typ: typ, psn: s.rng.Uint32() & 0xFFFFFF}
 	q.send, q.recv = pick(s, n.cqs...), pick(s, n.cqs...)
+	if typ == ib.RC && s.prof.faultRate > 0 && s.chance(0.15) {
+		// It is polled too seldom for its size.
+		c := s.addCQ(n, s.between(1, 40))
+		q.send, q.recv, c.owner = c, c, q
+		n.risky = append(n.risky, c)
+	}
 	if len(n.srqs) > 0 && typ != ib.XRCSend && typ != ib.XRCRecv && s.chance(0.4) {
 		q.srq = pick(s, n.srqs...)
 	}
@@ -162,10 +171,14 @@ func (s *sim) createQP(q *qp) {
 	}
 	q.dq = dq
 	s.qps[qpKey{q.node, dq.Num()}] = q
+	s.count(q)
 }
 
 func (s *sim) event(q *qp, dq driver.QP, e ib.EventType) {
 	s.note("event %v at queue pair %d", e, q.id)
+	if q.told[e]++; q.told[e] > 1 && e != ib.EventSQDrained {
+		s.failf("event %v twice at queue pair %d", e, q.id)
+	}
 	switch e {
 	case ib.EventCommEst:
 	case ib.EventSQDrained:
@@ -243,6 +256,7 @@ func (s *sim) connect(c *conn) {
 	c.b.out, c.a.in = ba, ba
 	for _, q := range s.ends(c) {
 		q.mayErr, q.peerGone, q.failed, q.sqe, q.gotFlush, q.lastWQE, q.broken, q.sqd = false, false, false, false, false, 0, false, false
+		clear(q.told)
 		q.recvLen = min(s.msgSize(c.attr.mtu.Bytes()), 9000)
 		if q.srq != nil {
 			q.recvLen = q.srq.size
@@ -313,6 +327,7 @@ func (s *sim) addDgram() {
 
 func (s *sim) startDgram(q *qp) {
 	q.mayErr, q.failed, q.sqe, q.gotFlush, q.lastWQE, q.broken = false, false, false, false, 0, false
+	clear(q.told)
 	q.recvLen = 40 + s.between(4, 4096)
 	if q.srq != nil {
 		q.recvLen = q.srq.size
@@ -392,7 +407,9 @@ func (s *sim) postSRQ(r *srq) {
 		}
 		r.posted++
 	}
-	if s.chance(0.2) {
+	if s.chance(0.05) {
+		s.resizeSRQ(r)
+	} else if s.chance(0.2) {
 		limit := uint32(s.rng.IntN(r.cap))
 		s.must("SRQ limit", r.dq.Modify(&ib.SRQAttr{SRQLimit: limit}, ib.SRQLimit))
 		r.armed = limit > 0

@@ -278,6 +278,9 @@ func (s *sim) act() {
 		// Fewer than may be outstanding is not asked for.
 		s.must("CQ resize", pick(s, q.node.cqs...).dq.Resize(s.between(5000, 6000)))
 	}
+	if s.chance(0.02) {
+		s.moderate(pick(s, q.node.cqs...))
+	}
 	if s.chance(0.01) {
 		s.change(q.node)
 	}
@@ -324,6 +327,7 @@ func (s *sim) cut() {
 
 func (s *sim) checkMemory() {
 	for _, n := range s.nodes {
+		s.checkSRQs(n)
 		if err := n.arena.check(); err != nil {
 			s.failf("node %d: %v", n.id, err)
 		}
@@ -411,6 +415,11 @@ func (s *sim) drain() {
 	for _, n := range s.nodes {
 		if err := n.dev.Busy(); err != nil {
 			s.failf("node %d is idle: %v", n.id, err)
+		}
+	}
+	for _, q := range s.live() {
+		if len(q.sendq) == 0 {
+			s.checkCounts(q)
 		}
 	}
 	s.checkMemory()
@@ -526,7 +535,7 @@ func (s *sim) destroyNode(n *node) {
 	for _, h := range n.handles(s) {
 		s.must("destroy AH", h.Destroy())
 	}
-	for _, c := range n.cqs {
+	for _, c := range append(n.cqs, n.risky...) {
 		s.must("destroy CQ", c.dq.Destroy())
 	}
 	for len(n.holders) > 0 {

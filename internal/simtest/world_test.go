@@ -123,16 +123,6 @@ type counter struct {
 	seen    map[uint64]bool // values that were there before
 }
 
-// cq is a completion queue and how it was armed.
-type cq struct {
-	node      *node
-	dq        driver.CQ
-	armed     bool
-	solicited bool // armed for solicited completions only
-	fired     int
-	sawSolic  bool // the batch at hand had one that counts as solicited
-}
-
 // srq is a shared receive queue.
 type srq struct {
 	node   *node
@@ -288,11 +278,7 @@ func (s *sim) addNode(i int, a *arena) {
 	n.counter.slot.unsettle()
 	n.counter.init = binary.NativeEndian.Uint64(n.counter.slot.gather())
 	for range s.between(1, 3) {
-		c := &cq{node: n}
-		c.dq, err = n.dev.CreateCQ(5000, func() { c.fired++ })
-		s.must("CQ", err)
-		c.dq.Events(func(e ib.EventType) { s.failf("CQ event %v", e) })
-		n.cqs = append(n.cqs, c)
+		n.cqs = append(n.cqs, s.addCQ(n, 5000))
 	}
 	for range s.rng.IntN(3) {
 		r := &srq{node: n, size: s.between(1024, 4096)}

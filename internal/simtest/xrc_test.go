@@ -82,6 +82,7 @@ func (s *sim) createTarget(q *qp) {
 
 // destroy destroys the queue pair, all handles of it.
 func (s *sim) destroy(q *qp) {
+	s.endCounts(q, false)
 	if q.more != nil {
 		q.moreEvents()
 		if s.chance(0.5) {
@@ -98,6 +99,8 @@ func (s *sim) destroy(q *qp) {
 	}
 	s.must("destroy", q.dq.Destroy())
 	s.must("destroy again", q.dq.Destroy())
+	s.endCounts(q, true)
+	q.counts = nil
 }
 
 // nextMsg is the message that must be received next: with XRC, the next for the
