@@ -2,6 +2,7 @@ package simtest
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"slices"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -291,8 +292,12 @@ func (s *sim) message(q *qp, r *recv, wc driver.WC) *op {
 	} else if id := r.slot.first(skip); int(id) < len(s.byID) {
 		m = s.byID[id]
 	}
-	if m == nil || q.typ == ib.UD && m.to != q || q.typ == ib.UC && m.q != q.peer {
+	if m == nil || q.typ == ib.UD && m.to != q && m.group == nil || q.typ == ib.UC && m.q != q.peer {
 		s.failf("queue pair %d received what nobody sent to it: %+v", q.id, wc)
+	}
+	if m.group != nil {
+		s.copied(q, m)
+		return m
 	}
 	m.delivered++
 	if m.delivered > 1 && !s.dups {
@@ -369,8 +374,14 @@ func (s *sim) checkMessage(q *qp, r *recv, m *op, wc driver.WC) {
 func (s *sim) checkGRH(r *recv, m *op) {
 	g := r.slot.gather()[:40]
 	src, dst, _, _, _, ok := roce.ParseGRH(g)
-	if !ok || src.Unmap() != m.q.addr || dst.Unmap() != m.to.addr {
-		s.failf("GRH of op %d from %v to %v: %x", m.id, m.q.addr, m.to.addr, g)
+	var to netip.Addr
+	if m.group != nil {
+		to = m.group.addr
+	} else {
+		to = m.to.addr
+	}
+	if !ok || src.Unmap() != m.q.addr || dst.Unmap() != to {
+		s.failf("GRH of op %d from %v to %v: %x", m.id, m.q.addr, to, g)
 	}
 }
 

@@ -44,6 +44,9 @@ type op struct {
 	xsrq      *srq   // XRC
 	srqGone   bool   // ... and it may be gone
 	to        *qp    // UD
+	group     *group // ... or a group
+	members   []*qp  // ... and who was in it then
+	copies    map[*qp]int
 	num       ib.QPN // of q when it was posted
 	msg       int    // index among its direction's messages, -1: takes no receive
 	delivered int
@@ -675,38 +678,4 @@ func (o *op) apply(v uint64) uint64 {
 		return o.swapAdd
 	}
 	return v
-}
-
-func (s *sim) datagram(o *op, fault bool) (driver.SendWR, bool) {
-	var wr driver.SendWR
-	var to *qp
-	for range 10 {
-		if to = pick(s, s.dgrams...); to.dq != nil && to.addr.Is4() == o.q.addr.Is4() {
-			break
-		}
-		to = nil
-	}
-	if to == nil {
-		return wr, false
-	}
-	o.to = to
-	o.n = min(max(s.msgSize(1024), 4), 4096)
-	if !s.source(o, &wr) {
-		return wr, false
-	}
-	wr.AH = s.ah(o.q.node, o.q.addr, to.addr)
-	wr.RemoteQPN, wr.RemoteQKey = to.dq.Num(), to.qkey
-	if fault {
-		switch {
-		case s.chance(0.3):
-			wr.RemoteQKey++
-			o.fault = faultNowhere
-		case s.chance(0.3):
-			wr.RemoteQPN ^= 0x5555
-			o.fault = faultNowhere
-		case o.flags&ib.SendInline == 0:
-			s.spoilLocal(o, &wr)
-		}
-	}
-	return s.immediate(o, wr), true
 }

@@ -33,6 +33,8 @@ type qp struct {
 	psn     uint32 // next to start from
 	qkey    ib.QKey
 
+	blockSelf bool // wants nothing of its own from groups
+
 	sendq []*op   // posted and not known to be complete
 	recvq []*recv // posted to its own receive queue and not complete
 	out   *dir    // this incarnation's direction from here
@@ -134,7 +136,10 @@ func (s *sim) newQP(n *node, addr netip.Addr, typ ib.QPType) *qp {
 	}
 	q.sigAll = s.chance(0.2)
 	q.starved = s.chance(0.3) || q.srq != nil || typ == ib.XRCRecv
-	q.qkey = ib.QKey(s.rng.Uint32() >> 1)
+	if q.qkey = s.qkey; len(s.groups) == 0 {
+		q.qkey = ib.QKey(s.rng.Uint32() >> 1)
+	}
+	q.blockSelf = typ == ib.UD && s.chance(0.3)
 	q.cap = ib.QPCap{
 		MaxSendWR: uint32(pick(s, 1, 4, 16, 64, 128)), MaxRecvWR: uint32(pick(s, 1, 4, 16, 64, 128)),
 		MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: uint32(pick(s, 0, 64, 220, 1024)),
@@ -155,7 +160,7 @@ func (s *sim) createQP(q *qp) {
 		s.createTarget(q)
 		return
 	}
-	init := driver.QPInitAttr{SendCQ: q.send.dq, RecvCQ: q.recv.dq, Cap: q.cap, Type: q.typ, SQSigAll: q.sigAll}
+	init := driver.QPInitAttr{SendCQ: q.send.dq, RecvCQ: q.recv.dq, Cap: q.cap, Type: q.typ, SQSigAll: q.sigAll, BlockSelfMcastLB: q.blockSelf}
 	if q.srq != nil {
 		init.SRQ = q.srq.dq
 	}

@@ -278,6 +278,9 @@ func (s *sim) act() {
 		// Fewer than may be outstanding is not asked for.
 		s.must("CQ resize", pick(s, q.node.cqs...).dq.Resize(s.between(5000, 6000)))
 	}
+	if s.chance(0.1) {
+		s.enlist(q)
+	}
 	if s.chance(0.02) {
 		s.moderate(pick(s, q.node.cqs...))
 	}
@@ -429,10 +432,10 @@ func (s *sim) drain() {
 // checkCalm looks at a run in which nothing was lost and nobody was disturbed:
 // no timer may have been needed and nothing sent twice.
 func (s *sim) checkCalm() {
-	p := &s.prof
-	if p.name != "perfect" || p.faultRate > 0 || p.killRate > 0 || p.pauseRate > 0 || s.stats.failed > 0 || s.stats.revived > 0 {
+	if !s.isCalm() || s.stats.failed > 0 || s.stats.revived > 0 {
 		return
 	}
+	s.checkCopies()
 	for _, n := range s.nodes {
 		if st := n.dev.Stats(); st.LocalTimeouts > 0 || st.RcvdSeqNAK > 0 || st.DuplicateReq > 0 || st.CompleterRetry > 0 {
 			s.failf("node %d: %d timeouts, %d sequence NAKs, %d duplicates, %d responses lost on a perfect network",

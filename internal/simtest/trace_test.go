@@ -2,7 +2,6 @@ package simtest
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 
 	"github.com/verbena-rdma/verbena/port/simnet"
@@ -75,20 +74,6 @@ func describe(e *simnet.Event) string {
 		fmt.Fprintf(&b, " +%d", e.Arrives-e.Now)
 	}
 	return b.String()
-}
-
-// handles lists the node's address handles in a fixed order.
-func (n *node) handles(s *sim) (l []driver.AH) {
-	for _, from := range n.addrs {
-		for _, m := range s.nodes {
-			for _, to := range m.addrs {
-				if h := n.ahs[[2]netip.Addr{from, to}]; h != nil {
-					l = append(l, h)
-				}
-			}
-		}
-	}
-	return l
 }
 
 func success(o *op) driver.WC { return driver.WC{Opcode: wcOpcode(o.code)} }

@@ -35,6 +35,8 @@ type sim struct {
 	nodes  []*node
 	conns  []*conn
 	dgrams []*qp // UD
+	groups []*group
+	qkey   ib.QKey // of everybody, if there are groups
 	qps    map[qpKey]*qp
 	ops    []*op        // by WR id
 	recvs  []*recv      // by WR id
@@ -159,6 +161,7 @@ func (s *sim) build(arenas []*arena) {
 		s.addNode(i, arenas[i])
 	}
 	rc, uc, ud := s.between(1, 5), s.rng.IntN(3), s.rng.IntN(4)
+	s.addGroups()
 	for range rc {
 		s.addConn(ib.RC)
 	}

@@ -82,6 +82,7 @@ func (s *sim) createTarget(q *qp) {
 
 // destroy destroys the queue pair, all handles of it.
 func (s *sim) destroy(q *qp) {
+	s.leaveAll(q)
 	s.endCounts(q, false)
 	if q.more != nil {
 		q.moreEvents()
