@@ -58,8 +58,8 @@ func run(m *testing.M) int {
 	fmt.Printf("interop: kernel %s (%s) up in %.1f s under %s\n",
 		guest.Release(), guest.Kernel().Package, time.Since(begin).Seconds(), guest.Accel())
 	code := m.Run()
-	if err := endPeers(); err != nil {
-		fmt.Fprintln(os.Stderr, "interop: ending the peers:", err)
+	if err := endKernel(); err != nil {
+		fmt.Fprintln(os.Stderr, "interop: ending the kernel's peer:", err)
 		code = max(code, 1)
 	}
 	return code

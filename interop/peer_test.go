@@ -197,33 +197,34 @@ func (p *peer) do(t *testing.T, r *request) *reply {
 //go:embed peer.py
 var peerScript []byte
 
-// both are the peers of all tests: starting peer.py in a translated guest takes seconds.
-var both struct{ ours, kernel *peer }
+// theKernel is the kernel's peer of all tests: starting peer.py in a translated guest takes seconds.
+var theKernel *peer
 
-// peers starts what does not run yet, or does not run any more.
+// peers gives both. Verbena's ends with the test, since it holds its address, which the next program wants; that it can close its device
+// is part of the test.
 func peers(t *testing.T) (ours, kernel *peer) {
 	t.Helper()
 	if err := guest.SetMTU(t.Context(), jumbo); err != nil {
 		t.Fatal(err)
 	}
-	if both.ours == nil || both.ours.broken {
-		both.ours = startOurs(t)
+	if theKernel == nil || theKernel.broken {
+		theKernel = startKernel(t)
 	}
-	if both.kernel == nil || both.kernel.broken {
-		both.kernel = startKernel(t)
-	}
-	return both.ours, both.kernel
+	ours = startOurs(t)
+	t.Cleanup(func() {
+		if err := ours.end(); err != nil {
+			t.Error(err)
+		}
+	})
+	return ours, theKernel
 }
 
-// endPeers ends them. That Verbena's can close its device is part of the test.
-func endPeers() error {
-	var errs []error
-	for _, p := range []*peer{both.ours, both.kernel} {
-		if p != nil {
-			errs = append(errs, p.end())
-		}
+// endKernel ends the kernel's peer.
+func endKernel() error {
+	if theKernel == nil {
+		return nil
 	}
-	return errors.Join(errs...)
+	return theKernel.end()
 }
 
 // startKernel runs peer.py in the guest and connects to it.
