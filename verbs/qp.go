@@ -58,7 +58,7 @@ func (p *PD) CreateQP(attr *QPInitAttr) (*QP, error) {
 		return nil, paramErr(op, "SendCQ", "is one of another device", syscall.EINVAL)
 	case attr.RecvCQ != nil && attr.RecvCQ.ctx != p.ctx:
 		return nil, paramErr(op, "RecvCQ", "is one of another device", syscall.EINVAL)
-	case attr.SRQ != nil && attr.SRQ.pd.ctx != p.ctx:
+	case attr.SRQ != nil && (attr.SRQ.pd == nil || attr.SRQ.pd.ctx != p.ctx):
 		return nil, paramErr(op, "SRQ", "is one of another device", syscall.EINVAL)
 	}
 	q := &QP{ctx: p.ctx, pd: p, init: *attr}

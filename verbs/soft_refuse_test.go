@@ -89,6 +89,25 @@ func TestPostNil(t *testing.T) {
 	}
 }
 
+// Only what the opcode needs is read of a request.
+func TestPostIgnoresOtherFields(t *testing.T) {
+	r := newRig(t, 9000)
+	qa, _ := r.pair(ib.RC)
+	other := r.b.mem(64) // of another device
+	window := ok(r.a.pd.AllocMW(ib.MWType2))(t)
+	r.a.later(window.Dealloc)
+	wr := verbs.SendWR{
+		Opcode: ib.WRLocalInv, Flags: ib.SendSignaled, InvalidateRKey: window.RKey(), RKey: other.RKey(), RemoteSRQN: 1 << 31,
+		Bind: &verbs.BindInfo{MR: other}, FlushType: 99, Length: 1 << 31, RemoteQPN: 1 << 31,
+	}
+	if err := qa.PostSendOne(&wr); err != nil {
+		t.Fatal(err)
+	}
+	if wc := r.wcs(r.a.cq, 1)[0]; wc.Status != ib.WCSuccess {
+		t.Error(wc.Err())
+	}
+}
+
 // Each refusal names the parameter as Go does, and says what is wrong with it.
 func TestRefusalsNameTheParameter(t *testing.T) {
 	r := newRig(t, 9000)
@@ -119,6 +138,8 @@ func TestRefusalsNameTheParameter(t *testing.T) {
 	}{
 		{create(func(a *verbs.QPInitAttr) { a.Cap.MaxSendWR = 1 << 30 }), "MaxSendWR", "at most"},
 		{create(func(a *verbs.QPInitAttr) { a.Cap.MaxRecvSGE = 1 << 30 }), "MaxRecvSGE", "at most"},
+		{create(func(a *verbs.QPInitAttr) { a.SRQ = new(verbs.SRQ) }), "SRQ", "another device"},
+		{create(func(a *verbs.QPInitAttr) { a.SendCQ = new(verbs.CQ) }), "SendCQ", "another device"},
 		{create(func(a *verbs.QPInitAttr) { a.Type = ib.RawPacket }), "Type", "not offered"},
 		{address(func(a *ib.AHAttr) { a.FlowLabel = 1 << 20 }), "AHAttr.FlowLabel", "20 bits"},
 		{address(func(a *ib.AHAttr) { a.DGID = ib.GID{15: 1} }), "AHAttr.SGIDIndex", "both"},

@@ -29,7 +29,7 @@ func (d *Device) CreateCQEx(attr *driver.CQInitAttr, notify func()) (driver.CQEx
 	case attr.CompVector != 0:
 		return nil, invalid("CompVector", "%d, there is one vector, 0", attr.CompVector)
 	case attr.WCFlags&^wcExKnown != 0:
-		return nil, invalid("WCFlags", "%v are unknown", attr.WCFlags&^wcExKnown)
+		return nil, invalid("WCFlags", "%#x are unknown", uint64(attr.WCFlags&^wcExKnown))
 	case attr.WCFlags&^wcExOffered != 0:
 		return nil, notOffered("WCFlags", fmt.Sprintf("%v are not offered", attr.WCFlags&^wcExOffered))
 	case attr.Flags&^cqKnown != 0:

@@ -102,7 +102,7 @@ func (q *qp) pushLocal(wr *driver.SendWR) error {
 	var win *mem.Window
 	var reg *mem.Region
 	var key ib.RKey
-	if wr.Bind != nil {
+	if wr.Bind != nil && wr.Opcode != ib.WRLocalInv {
 		m, err := q.dev.regionOf(wr.Bind.MR)
 		if err != nil {
 			return err
