@@ -24,7 +24,8 @@ type completion struct {
 // EOVERFLOW when it was too small, with EIO when the device has gone away; EINVAL: the ID
 // has none. Where C waits on the completion channel this call makes the device's progress
 // itself, which is faster, and needs no channel; a notification that the
-// application has asked for is left to it. Several goroutines may wait.
+// application has asked for is left to it. With a context that is done it does not wait,
+// but takes what is there. Several goroutines may wait.
 func (id *ID) GetSendComp(ctx context.Context) (verbs.WC, error) {
 	wc, err := id.helpers.sent.get(ctx, id.SendCQ())
 	return wc, opErr("get_send_comp", err)

@@ -44,8 +44,8 @@ func (id *ID) reg(op string, buf []byte, access ib.Access) (*verbs.MR, error) {
 
 // DeregMR ends a registration, of any of the three kinds (rdma_dereg_mr). When it
 // returns the keys are dead and nothing touches the memory any more; work that still
-// names it fails. EBUSY: a memory window is bound to it; EINVAL: mr is nil, or
-// was deregistered before.
+// names it fails. Doing it again does nothing. EBUSY: a memory window is bound to it;
+// EINVAL: mr is nil.
 func DeregMR(mr *verbs.MR) error {
 	const op = "dereg_mr"
 	if mr == nil {
