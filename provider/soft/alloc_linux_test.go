@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/verbs/driver"
@@ -34,13 +35,45 @@ func TestDataPathAllocatesNothing(t *testing.T) {
 	}
 	dgram := remote(ib.WRSend, 256)
 	dgram.AH, dgram.RemoteQPN, dgram.RemoteQKey = ah, udb.Num(), testQKey
+	// Counted, timed and told about: b's queue is armed and moderated all the time.
+	cntr, err := ha.dev.CreateCompCntr()
+	must(t, err)
+	ha.later(cntr.Destroy)
+	counted := ha.qp(ib.RC, 0)
+	must(t, counted.QP.(driver.CompCntrAttacher).AttachCompCntr(cntr, ib.CompCntrAll))
+	join(counted, hb.qp(ib.RC, 0), ib.MTU4096)
+	x, srqs := hb.xrc(2)
+	ini := ha.qp(ib.XRCSend, 0)
+	join(ini, hb.xrcTarget(x), ib.MTU4096)
+	xrc := remote(ib.WRSend, 256)
+	xrc.RemoteSRQN = srqs[1].Num()
+	flushable, err := hb.pd.RegMR(make([]byte, 4096), 0, false, allRights|ib.AccessFlushGlobal)
+	must(t, err)
+	hb.later(flushable.Dereg)
+	flush := driver.SendWR{
+		Opcode: ib.WRFlush, Flags: ib.SendSignaled, RemoteAddr: flushable.Addr(), RKey: flushable.RKey(), Length: 4096, FlushType: ib.FlushGlobal,
+	}
+	bindable, err := hb.pd.RegMR(make([]byte, 32<<10), 0, false, ib.AccessLocalWrite|ib.AccessMWBind)
+	must(t, err)
+	hb.later(bindable.Dereg)
+	win, err := hb.pd.(driver.MWPD).AllocMW(ib.MWType2)
+	must(t, err)
+	hb.later(win.Dealloc)
+	b.send(driver.SendWR{Opcode: ib.WRBindMW, RKey: win.RKey(), Bind: &driver.BindInfo{
+		MW: win, MR: bindable, Addr: bindable.Addr(), Length: bindable.Length(), Access: ib.AccessRemoteWrite,
+	}})
+	hb.ok()
+	window := remote(ib.WRRDMAWrite, 32<<10)
+	window.RemoteAddr, window.RKey = bindable.Addr(), win.RKey()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	for _, c := range []struct {
 		what string
 		q    *end
 		wr   driver.SendWR
-		recv *end
+		recv interface {
+			PostRecv(wrs []driver.RecvWR) (int, error)
+		}
 		wait bool
 	}{
 		{"write 8", a, remote(ib.WRRDMAWrite, 8), nil, false},
@@ -51,6 +84,11 @@ func TestDataPathAllocatesNothing(t *testing.T) {
 		{"atomic", a, remote(ib.WRAtomicFetchAndAdd, 8), nil, false},
 		{"send", a, remote(ib.WRSend, 256), b, false},
 		{"datagram", uda, dgram, udb, false},
+		{"atomic write", a, remote(ib.WRAtomicWrite, 8), nil, false},
+		{"flush", a, flush, nil, false},
+		{"window", a, window, nil, false},
+		{"counted", counted, remote(ib.WRRDMAWrite, 8), nil, false},
+		{"XRC", ini, xrc, srqs[1], false},
 		{"write and wait", a, remote(ib.WRRDMAWrite, 8), nil, true},
 		{"send and wait", a, remote(ib.WRSend, 256), b, true},
 	} {
@@ -75,7 +113,9 @@ func TestDataPathAllocatesNothing(t *testing.T) {
 					}
 				}
 			}
+			must(t, hb.cq.(driver.CQModerator).Moderate(2, time.Millisecond))
 			one := func() {
+				hb.cq.Arm(false)
 				if c.recv != nil {
 					if _, err := c.recv.PostRecv(rwrs); err != nil {
 						t.Fatal(err)

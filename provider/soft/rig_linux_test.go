@@ -133,7 +133,7 @@ func (e *end) init() error {
 	}
 	return e.Modify(&ib.QPAttr{
 		QPState: ib.QPStateInit, PortNum: 1, QKey: testQKey,
-		QPAccessFlags: ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic,
+		QPAccessFlags: ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic | ib.AccessFlushGlobal,
 	}, mask)
 }
 
