@@ -103,3 +103,5 @@ var (
 	errChannelClosed error = &closedError{"event channel"}
 	errIDDestroyed   error = &closedError{"ID"}
 )
+
+var errRemoved = fmt.Errorf("the device was removed: %w", syscall.ENODEV)
