@@ -171,6 +171,7 @@ func (m *Manager) timewait(now int64, c *Conn) {
 	m.stop(c)
 	m.decided(c)
 	m.forgetQPN(c)
+	c.saved = nil // of the RTU
 	c.state = StateTimewait
 	m.timers.Set(&c.timer, now+m.duration(min(c.ackTimeout, m.cfg.MaxTimewaitCode)))
 }

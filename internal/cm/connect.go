@@ -57,7 +57,7 @@ func (m *Manager) Connect(now int64, p *REQParams) (*Conn, error) {
 	response := min(orDefault8(p.RemoteCMResponseTimeout, DefaultCMResponseTimeout), 31)
 	c.base = 2*m.duration(c.lifetime) + m.duration(response)
 	m.formatREQ(c, p, response)
-	m.start(now, c, c.base)
+	m.start(now, c)
 	return c, nil
 }
 
@@ -148,7 +148,7 @@ func (m *Manager) Accept(now int64, c *Conn, p *REPParams) error {
 		r.SetLocalQPN(p.QPN)
 	}
 	copy(r.PrivateData(), p.PrivateData)
-	m.start(now, c, c.base)
+	m.start(now, c)
 	return nil
 }
 

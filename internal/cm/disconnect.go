@@ -24,7 +24,7 @@ func (m *Manager) Disconnect(now int64, c *Conn, private []byte) error {
 	r.SetRemoteCommID(c.remoteID)
 	r.SetRemoteQPN(c.remoteQPN)
 	copy(r.PrivateData(), private)
-	m.start(now, c, c.base)
+	m.start(now, c)
 	return nil
 }
 
@@ -36,9 +36,9 @@ func (m *Manager) SendDREP(now int64, c *Conn, private []byte) error {
 	if c.state != StateDreqRcvd {
 		return syscall.EINVAL
 	}
+	m.timewait(now, c)
 	c.saved = append([]byte(nil), private...)
 	m.sendDREP(c)
-	m.timewait(now, c)
 	return nil
 }
 

@@ -62,8 +62,11 @@ type Event struct {
 	PrivateData []byte
 }
 
-// New makes a Manager. Config.Rand and CAGUID must be set.
+// New makes a Manager. It panics unless Config.Rand and CAGUID are set.
 func New(cfg Config) *Manager {
+	if cfg.Rand == nil || cfg.CAGUID == 0 {
+		panic("cm: Config needs Rand and CAGUID")
+	}
 	cfg.setDefaults()
 	return &Manager{
 		cfg:       cfg,
@@ -138,11 +141,7 @@ func (m *Manager) Each(f func(*Conn)) {
 	}
 }
 
-func (m *Manager) emit(e Event) {
-	if !e.Conn.destroyed {
-		m.events = append(m.events, e)
-	}
-}
+func (m *Manager) emit(e Event) { m.events = append(m.events, e) }
 
 // put makes room for a message in the queue to be sent.
 func (m *Manager) put(local, remote netip.Addr, tc uint8) *[mad.Len]byte {
@@ -166,10 +165,10 @@ func (m *Manager) keep(c *Conn, attr mad.AttrID, tid uint64) (mad.Header, []byte
 }
 
 // start sends the message that the connection keeps for the first time.
-func (m *Manager) start(now int64, c *Conn, timeout int64) {
-	c.left, c.wait = c.maxRetries, timeout
+func (m *Manager) start(now int64, c *Conn) {
+	c.left, c.wait = c.maxRetries, c.base
 	m.again(c)
-	m.timers.Set(&c.timer, now+timeout)
+	m.timers.Set(&c.timer, now+c.wait)
 }
 
 // again sends the message that the connection keeps.

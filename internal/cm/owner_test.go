@@ -309,6 +309,8 @@ func TestSIDR(t *testing.T) {
 	}
 	r.recv(req(peerID + 1))
 	r.events(EventSIDRREQReceived)
+	r.recv(req(peerID).u64(8, 99)) // the same id, but not the same request
+	r.sentIs(newMsg(mad.AttrSIDRREP, peerTID).u32(0, peerID).at(4, "01").u64(12, 99))
 	r.now += 3 * 4096 * ms
 	r.recv(req(peerID)) // after so long it is another one
 	r.events(EventSIDRREQReceived)

@@ -222,7 +222,7 @@ func (m *Manager) onDREQ(now int64, local, remote netip.Addr, p *mad.Packet) {
 	case StateRepSent, StateMRARepRcvd, StateEstablished, StateDreqSent:
 		mine := c.state == StateDreqSent
 		m.stop(c)
-		c.state, c.dreqTID, c.saved = StateDreqRcvd, p.Hdr.TID(), nil
+		c.state, c.dreqTID = StateDreqRcvd, p.Hdr.TID()
 		m.emit(Event{Kind: EventDREQReceived, Conn: c, PrivateData: clone(r.PrivateData())})
 		if mine {
 			_ = m.SendDREP(now, c, nil)

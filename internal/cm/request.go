@@ -76,7 +76,7 @@ func (m *Manager) onREQAgain(now int64, local, remote netip.Addr, p *mad.Packet,
 	case r.LocalQPN() != old.remoteQPN: // not the same REQ: its sender has begun to count anew
 		m.refuse(local, remote, p, mad.RejectDuplicateCommID, nil)
 		m.stale(now, old)
-	case old.passive && old.state.undecided():
+	case old.state.undecided():
 		_ = m.sendMRA(old, m.cfg.MRATimeout, nil)
 	}
 }

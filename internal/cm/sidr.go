@@ -75,7 +75,7 @@ func (m *Manager) SIDRRequest(now int64, p *SIDRREQParams) (*Conn, error) {
 		private = putIPHeader(private, p.Local, p.Remote, p.SrcPort)
 	}
 	copy(private, p.PrivateData)
-	m.start(now, c, c.base)
+	m.start(now, c)
 	return c, nil
 }
 

@@ -218,6 +218,17 @@ func TestDREQAgain(t *testing.T) {
 	r.recv(newMsg(mad.AttrDREQ, 0x99).ids(peerID, c.localID).u24(8, ourQPN))
 	r.sentIs(drep) // TIMEWAIT: the same again
 	r.events()
+	r.recv(newMsg(mad.AttrDREQ, 0x9A).ids(peerID, c.localID).u24(8, ourQPN))
+	r.sentIs(newMsg(mad.AttrDREP, 0x9A).ids(c.localID, peerID).at(8, "656e64")) // the TID is the request's
+	// TIMEWAIT without a DREQ before, and with private data of the RTU.
+	r = newRig(t)
+	c = r.reach(StateRepRcvd, false)
+	r.ok(r.m.RTU(r.now, c, []byte("rtu")))
+	r.sent(mad.AttrRTU)
+	r.recv(newMsg(mad.AttrREJ, c.tid).ids(peerID, c.localID).at(8, "80").u16(10, 28))
+	r.events(EventREJReceived)
+	r.recv(newMsg(mad.AttrDREQ, 0x77).ids(peerID, c.localID).u24(8, ourQPN))
+	r.sentIs(newMsg(mad.AttrDREP, 0x77).ids(c.localID, peerID))
 	// A DREP that was not asked for ends it as well.
 	r = newRig(t)
 	c = r.reach(StateDreqRcvd, true)
@@ -240,6 +251,9 @@ func TestEstablishedByData(t *testing.T) {
 	r.ok(r.m.Established(r.now, c))
 	if e := r.events(EventRTUReceived)[0]; e.PrivateData != nil {
 		t.Fatalf("%+v", e)
+	}
+	if r.m.Deadline() != 0 {
+		t.Fatal("the REP is still repeated")
 	}
 	r.recv(newMsg(mad.AttrRTU, c.tid).ids(peerID, c.localID))
 	r.quiet()
