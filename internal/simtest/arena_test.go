@@ -52,8 +52,12 @@ func (a *arena) pull() {
 }
 
 func (a *arena) reset() {
-	for i := range a.mem {
+	const first = 1024
+	for i := range first {
 		a.mem[i] = 0xA5
+	}
+	for n := first; n < len(a.mem); n *= 2 {
+		copy(a.mem[n:], a.mem[:n])
 	}
 	copy(a.shadow, a.mem)
 	a.free = append(a.free[:0], span{64, len(a.mem) - 128})

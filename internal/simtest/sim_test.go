@@ -213,7 +213,7 @@ func (w *worker) run(seed uint64, log func(string, ...any)) (msg string) {
 
 // work does random things until enough packets were sent.
 func (s *sim) work() {
-	for int(s.net.Stats().Sent) < *flagPackets && s.stats.actions < 5000 {
+	for int(s.net.Stats().Sent) < *flagPackets && s.stats.actions < 6000 {
 		s.stats.actions++
 		s.act()
 		s.step(int64(pick(s, 0, 1000, 10_000, 100_000)))
@@ -244,7 +244,9 @@ func (s *sim) act() {
 	var c *conn
 	if n < len(s.conns) {
 		c = s.conns[n]
-		q = pick(s, c.a, c.b)
+		if q = pick(s, c.a, c.b); q.typ == ib.XRCRecv && s.chance(0.7) {
+			q = c.a // which has more to do
+		}
 	} else {
 		q = s.dgrams[n-len(s.conns)]
 	}
