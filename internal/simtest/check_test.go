@@ -55,6 +55,7 @@ func (s *sim) poll() {
 	}
 	for _, n := range s.nodes {
 		s.endOverruns(n)
+		s.checkSRQs(n)
 	}
 }
 
@@ -159,6 +160,9 @@ func (s *sim) retire(o *op, st ib.WCStatus) {
 	if o.key != nil {
 		o.key.unuse(o)
 	}
+	if !o.ok && (o.key != nil || o.xsrq != nil) {
+		o.q.peer.mayErr = true // what it sent may arrive when key or queue are gone
+	}
 	s.changed(o)
 	o.dst.settleIf()
 	o.src.release()
@@ -215,6 +219,9 @@ func (s *sim) received(c completion) {
 	r := s.recvs[i]
 	r.done = true
 	q.counted(ib.CompCntrRecv, c.Status)
+	if r.srq != nil && r.id >= r.srq.from {
+		r.srq.since++
+	}
 	if q.typ == ib.XRCRecv {
 		if r.srq == nil || r.srq.node != q.node || r.srq.cq != c.cq {
 			s.failf("queue pair %d: completion at the wrong queue: %+v", q.id, c.WC)

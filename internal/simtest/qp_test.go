@@ -417,7 +417,7 @@ func (s *sim) postSRQ(r *srq) {
 	} else if s.chance(0.2) {
 		limit := uint32(s.rng.IntN(r.cap))
 		s.must("SRQ limit", r.dq.Modify(&ib.SRQAttr{SRQLimit: limit}, ib.SRQLimit))
-		r.armed = limit > 0
+		s.arm(r, limit)
 	}
 }
 

@@ -274,14 +274,23 @@ func (s *sim) endCounts(q *qp, gone bool) {
 func (s *sim) resizeSRQ(r *srq) {
 	attr := ib.SRQAttr{MaxWR: uint32(s.between(max(r.posted, 4), max(r.posted, 4)+30))}
 	attr.SRQLimit = uint32(s.rng.IntN(int(attr.MaxWR)))
-	r.armed = attr.SRQLimit > 0
+	s.arm(r, attr.SRQLimit)
 	s.must("SRQ resize", r.dq.Modify(&attr, ib.SRQMaxWR|ib.SRQLimit))
 	r.cap = int(attr.MaxWR)
 }
 
-// checkSRQs compares the limits.
+// arm notes the limit of a shared receive queue.
+func (s *sim) arm(r *srq, limit uint32) {
+	r.armed, r.limit, r.from, r.since = limit > 0, int(limit), uint64(len(s.recvs)), 0
+}
+
+// checkSRQs compares the limits. A receive that was posted and taken after a limit
+// was armed, and fewer than that left, must have raised the event.
 func (s *sim) checkSRQs(n *node) {
 	for _, r := range slices.Concat(n.srqs, n.xsrqs) {
+		if r.armed && r.since > 0 && r.posted < r.limit {
+			s.failf("node %d: a shared receive queue holds %d, its limit is %d, and nothing was said", n.id, r.posted, r.limit)
+		}
 		if a := r.dq.Query(); (a.SRQLimit > 0) != r.armed || int(a.MaxWR) != r.cap {
 			s.failf("node %d: shared receive queue is %+v, want %d and a limit: %v", n.id, a, r.cap, r.armed)
 		}

@@ -132,6 +132,7 @@ func (t *totals) add(o *totals) {
 	t.copies += o.copies
 	t.overruns += o.overruns
 	t.srqs += o.srqs
+	t.limits += o.limits
 }
 
 // covered checks that the runs met what they are for.
@@ -143,6 +144,9 @@ func (t *totals) covered(tb testing.TB) {
 		"duplicates": p.DuplicateReq, "gaps": p.OutOfSeq, "RNR NAKs": p.RcvdRNR, "sequence NAKs": p.RcvdSeqNAK,
 		"retries exceeded": p.RetryExceeded, "timeouts": p.LocalTimeouts, "retransmissions": p.Retransmits,
 		"lost responses": p.ImpliedNAK, "ICRC errors": p.DropICRC, "unknown queue pairs": p.DropNoQP, "stale responses": p.DropStale,
+		"keys that were made": uint64(t.keysBorn), "... and ended": uint64(t.keysDied), "... by the peer": uint64(t.remoteInvs),
+		"... and used": uint64(t.keyUses), "XRC requests": uint64(t.xrc), "copies to groups": uint64(t.copies),
+		"queues that overran": uint64(t.overruns), "XRC receive queues that went": uint64(t.srqs), "limits of shared queues": uint64(t.limits),
 		"foreign sources": p.DropSource, "UC gaps": p.DropSequence, "datagrams without receive": p.DropNoRecv,
 	} {
 		if n == 0 {
@@ -332,7 +336,6 @@ func (s *sim) cut() {
 
 func (s *sim) checkMemory() {
 	for _, n := range s.nodes {
-		s.checkSRQs(n)
 		if err := n.arena.check(); err != nil {
 			s.failf("node %d: %v", n.id, err)
 		}

@@ -59,6 +59,7 @@ type qpKey struct {
 type stats struct {
 	posted, success, failed, flushed, received, revived, actions         int
 	keyUses, keysBorn, keysDied, remoteInvs, xrc, copies, overruns, srqs int
+	limits                                                               int
 }
 
 // failure is the panic that ends a run.
@@ -133,8 +134,10 @@ type srq struct {
 	size   int // bytes of each receive
 	posted int
 	lost   int // at most so many of them were in progress at queue pairs that were reset
-	limits int // SRQ_LIMIT_REACHED events
 	armed  bool
+	limit  int    // ... with this
+	from   uint64 // ... when this receive was the next
+	since  int    // completions of receives that were posted later
 	xrc    bool
 	cq     *cq // of XRC
 }

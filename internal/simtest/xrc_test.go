@@ -34,7 +34,7 @@ func (s *sim) srqEvent(r *srq, e ib.EventType) {
 	if e != ib.EventSRQLimitReached || !r.armed {
 		s.failf("SRQ event %v, limit armed: %v", e, r.armed)
 	}
-	r.limits++
+	s.stats.limits++
 	r.armed = false
 }
 
