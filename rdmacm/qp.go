@@ -136,6 +136,7 @@ func (id *ID) install(q *verbs.QP, pd *verbs.PD) error {
 	if q.RecvCQ() != nil {
 		id.recvCQ = q.RecvCQ()
 	}
+	id.publish()
 	return nil
 }
 
@@ -150,6 +151,7 @@ func (id *ID) createCQs(d *device, attr *verbs.QPInitAttrEx) error {
 			}
 			id.m.mu.Lock()
 			id.sendChan, id.sendCQ, id.madeSend = ch, cq, true
+			id.publish()
 			id.m.mu.Unlock()
 			attr.SendCQ = cq
 		}
@@ -180,6 +182,7 @@ func (id *ID) createRecvCQ(d *device, size uint32) error {
 	id.m.mu.Lock()
 	defer id.m.mu.Unlock()
 	id.recvChan, id.recvCQ, id.madeRecv = ch, cq, true
+	id.publish()
 	return nil
 }
 
@@ -208,6 +211,7 @@ func (id *ID) destroyCQs(ctx context.Context) error {
 	}
 	id.m.mu.Lock()
 	id.sendCQ, id.sendChan, id.madeSend = nil, nil, false
+	id.publish()
 	id.m.mu.Unlock()
 	if id.xrcSRQ { // the queue is the shared receive queue's too
 		return nil
@@ -222,6 +226,7 @@ func (id *ID) destroyCQs(ctx context.Context) error {
 	}
 	id.m.mu.Lock()
 	id.recvCQ, id.recvChan, id.madeRecv = nil, nil, false
+	id.publish()
 	id.m.mu.Unlock()
 	return nil
 }
@@ -249,6 +254,7 @@ func (id *ID) DestroyQP(ctx context.Context) error {
 		}
 		id.m.mu.Lock()
 		id.qp = nil
+		id.publish()
 		id.m.mu.Unlock()
 	}
 	return opErr(op, id.destroyCQs(ctx))
@@ -353,6 +359,7 @@ func (id *ID) createSRQ(op string, pd *verbs.PD, attr *verbs.SRQInitAttr) error 
 	if id.xrcSRQ {
 		id.recvCQ = attr.CQ
 	}
+	id.publish()
 	return nil
 }
 
@@ -371,6 +378,7 @@ func (id *ID) DestroySRQ(ctx context.Context) error {
 	}
 	id.m.mu.Lock()
 	id.srq, id.xrcSRQ = nil, false
+	id.publish()
 	none := id.qp == nil
 	id.m.mu.Unlock()
 	if none {

@@ -27,14 +27,14 @@ type completion struct {
 // application has asked for is left to it. With a context that is done it does not wait,
 // but takes what is there. Several goroutines may wait.
 func (id *ID) GetSendComp(ctx context.Context) (verbs.WC, error) {
-	wc, err := id.helpers.sent.get(ctx, id.SendCQ())
+	wc, err := id.helpers.sent.get(ctx, id.helpers.has().sendCQ)
 	return wc, opErr("get_send_comp", err)
 }
 
 // GetRecvComp waits for the next completion of a receive (rdma_get_recv_comp), of
 // the shared receive queue too. All else is as with GetSendComp.
 func (id *ID) GetRecvComp(ctx context.Context) (verbs.WC, error) {
-	wc, err := id.helpers.received.get(ctx, id.RecvCQ())
+	wc, err := id.helpers.received.get(ctx, id.helpers.has().recvCQ)
 	return wc, opErr("get_recv_comp", err)
 }
 

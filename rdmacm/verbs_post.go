@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -39,6 +40,10 @@ import (
 // helpers is what the helpers of an ID hand to its queues, kept so that nothing is
 // allocated. It needs no initialization.
 type helpers struct {
+	// queues is what the ID has: posting does not take the manager's lock, which other
+	// connections are made under.
+	queues atomic.Pointer[queues]
+
 	send struct {
 		sync.Mutex
 		wr  [1]verbs.SendWR
@@ -50,6 +55,26 @@ type helpers struct {
 		sgl []verbs.SGE
 	}
 	sent, received completion
+}
+
+// queues is where an ID posts, and where it completes; nil is what it does not have.
+type queues struct {
+	qp             *verbs.QP
+	srq            *verbs.SRQ
+	sendCQ, recvCQ *verbs.CQ
+}
+
+// publish tells the helpers that one of them has changed. The caller holds the manager's mu.
+func (id *ID) publish() {
+	id.helpers.queues.Store(&queues{id.qp, id.srq, id.sendCQ, id.recvCQ})
+}
+
+// has is what the ID has now.
+func (h *helpers) has() queues {
+	if q := h.queues.Load(); q != nil {
+		return *q
+	}
+	return queues{}
 }
 
 // PostRecv posts buf to receive a message (rdma_post_recv), to the shared receive queue if
@@ -144,7 +169,7 @@ func (id *ID) postSend(op string, wr *verbs.SendWR, buf []byte, mr *verbs.MR) er
 	if err != nil {
 		return err
 	}
-	qp := id.QP()
+	qp := id.helpers.has().qp
 	if qp == nil {
 		return opErr(op, errNoQP)
 	}
@@ -165,7 +190,7 @@ func (id *ID) postSend(op string, wr *verbs.SendWR, buf []byte, mr *verbs.MR) er
 }
 
 func (id *ID) postSendV(op string, wr *verbs.SendWR, sgl []verbs.SGE) error {
-	qp := id.QP()
+	qp := id.helpers.has().qp
 	if qp == nil {
 		return opErr(op, errNoQP)
 	}
@@ -182,8 +207,8 @@ func (id *ID) postSendV(op string, wr *verbs.SendWR, sgl []verbs.SGE) error {
 
 // postRecv posts the element, or the list if the element is empty.
 func (id *ID) postRecv(op string, context uint64, e verbs.SGE, sgl []verbs.SGE) error {
-	srq, qp := id.SRQ(), id.QP()
-	if srq == nil && qp == nil {
+	has := id.helpers.has()
+	if has.srq == nil && has.qp == nil {
 		return opErr(op, errNoQP)
 	}
 	r := &id.helpers.recv
@@ -193,8 +218,8 @@ func (id *ID) postRecv(op string, context uint64, e verbs.SGE, sgl []verbs.SGE) 
 		r.sgl = append(r.sgl, e)
 	}
 	r.wr[0] = verbs.RecvWR{WRID: context, SGList: r.sgl}
-	if srq != nil {
-		return opErr(op, srq.PostRecv(r.wr[:]))
+	if has.srq != nil {
+		return opErr(op, has.srq.PostRecv(r.wr[:]))
 	}
-	return opErr(op, qp.PostRecv(r.wr[:]))
+	return opErr(op, has.qp.PostRecv(r.wr[:]))
 }
