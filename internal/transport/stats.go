@@ -98,18 +98,6 @@ func (s *Stats) recvFailed(status ib.WCStatus) {
 	}
 }
 
-// Add adds o's counters to s.
-func (s *Stats) Add(o *Stats) {
-	if *o == (Stats{}) { // idle queue pairs are many
-		return
-	}
-	a, b := reflect.ValueOf(s).Elem(), reflect.ValueOf(o).Elem()
-	for i := range a.NumField() {
-		f := a.Field(i)
-		f.SetUint(f.Uint() + b.Field(i).Uint())
-	}
-}
-
 // Each calls f with the name and value of every counter.
 func (s *Stats) Each(f func(name string, v uint64)) {
 	v := reflect.ValueOf(s).Elem()
