@@ -1,12 +1,7 @@
 package archtest
 
 import (
-	"io/fs"
-	"maps"
-	"os"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -82,158 +77,23 @@ IBV_WC_INV_EEC_STATE_ERR IBV_WC_FATAL_ERR IBV_WC_RESP_TIMEOUT_ERR IBV_WC_GENERAL
 IBV_WC_TM_RNDV_INCOMPLETE`
 )
 
-const verbsTable = "docs/verbs.md"
+// verbsPage is the table of verbs.
+func verbsPage() *page {
+	return &page{
+		name: "docs/verbs.md", known: []string{cCalls, cKernel, cOpcodes, cEvents, cStatuses},
+		pkg: "ib", types: []string{"WROpcode", "EventType", "WCStatus"},
+		cName: func(tree *sourceTree, _, value string) string { return tree.cNames[value] },
+	}
+}
 
 // TestVerbsTable holds the table of verbs to the tree: it speaks of every call,
 // opcode, event and status of the C interface, what it names in Go is there, and
 // so are the tests, which use it.
-func TestVerbsTable(t *testing.T) {
-	const dir = "../.."
-	if _, err := os.Stat(dir + "/go.mod"); err != nil {
-		t.Skipf("no source tree around the test: %v", err)
-	}
-	root := os.DirFS(dir)
-	text, err := fs.ReadFile(root, verbsTable)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows, errs := parseVerbs(string(text))
-	for _, e := range errs {
-		t.Error(e)
-	}
-	tree := newSourceTree(t, root)
-	for _, e := range checkVerbs(rows, tree) {
-		t.Error(e)
-	}
-}
-
-// verbsRow is a row of the table: names of C, what stands for them in Go, the
-// tests, and what else is to be said.
-type verbsRow struct {
-	line   int
-	c      []string
-	golang []string // empty: not offered
-	tests  []string
-	notes  string
-}
-
-var quoted = regexp.MustCompile("`([^`]+)`")
-
-// parseVerbs reads all tables of the page whose first column is "C".
-func parseVerbs(text string) (rows []verbsRow, errs []string) {
-	in := false
-	for i, line := range strings.Split(text, "\n") {
-		bad := func(what string) { errs = append(errs, verbsTable+":"+strconv.Itoa(i+1)+": "+what) }
-		if !strings.HasPrefix(line, "|") {
-			in = false
-			continue
-		}
-		line = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(line), "|"), "|")
-		cells := strings.Split(line, "|")
-		for k := range cells {
-			cells[k] = strings.TrimSpace(cells[k])
-		}
-		switch {
-		case cells[0] == "C":
-			in = true
-			continue
-		case !in || strings.HasPrefix(cells[0], "---"):
-			continue
-		case len(cells) < 3 || len(cells) > 4:
-			bad("want the columns C, Go, Test and, where there is something to say, Note")
-			continue
-		}
-		r := verbsRow{line: i + 1, c: names(cells[0]), golang: names(cells[1]), tests: names(cells[2])}
-		if len(cells) == 4 {
-			r.notes = cells[3]
-		}
-		if len(r.c) == 0 {
-			bad("no name of C")
-		}
-		if len(r.golang) == 0 {
-			if cells[1] != "not offered" {
-				bad(`want a name of Go or "not offered"`)
-			} else if r.notes == "" {
-				bad("not offered, but not said why")
-			}
-		} else if len(r.tests) == 0 {
-			bad("no test")
-		}
-		rows = append(rows, r)
-	}
-	return rows, errs
-}
-
-func names(cell string) (list []string) {
-	for _, m := range quoted.FindAllStringSubmatch(cell, -1) {
-		list = append(list, m[1])
-	}
-	return list
-}
-
-func checkVerbs(rows []verbsRow, tree *sourceTree) (errs []string) {
-	bad := func(r *verbsRow, what string) {
-		errs = append(errs, verbsTable+":"+strconv.Itoa(r.line)+": "+what)
-	}
-	rowOf := map[string]*verbsRow{}
-	known := map[string]bool{}
-	for _, list := range []string{cCalls, cKernel, cOpcodes, cEvents, cStatuses} {
-		for name := range strings.FieldsSeq(list) {
-			known[name] = true
-		}
-	}
-	for i := range rows {
-		r := &rows[i]
-		for _, c := range r.c {
-			if rowOf[c] != nil {
-				bad(r, c+" has a row already")
-			}
-			if !known[c] {
-				bad(r, c+" is no name of the C interface")
-			}
-			rowOf[c] = r
-		}
-		for _, test := range r.tests {
-			if !tree.hasTest(test) {
-				bad(r, "there is no test "+test)
-			}
-		}
-		for _, g := range r.golang {
-			if !tree.has(g) {
-				bad(r, "there is no "+g)
-			} else if !slices.ContainsFunc(r.tests, func(test string) bool { return tree.uses(test, g) }) {
-				bad(r, "no test of the row uses "+g)
-			}
-		}
-	}
-	for _, c := range slices.Sorted(maps.Keys(known)) {
-		if rowOf[c] == nil {
-			errs = append(errs, verbsTable+": no row for "+c)
-		}
-	}
-	// Each value that Go has stands in the row of its C name.
-	for _, typ := range []string{"WROpcode", "EventType", "WCStatus"} {
-		values := tree.consts["ib"][typ]
-		if len(values) == 0 {
-			errs = append(errs, "package ib has no constants of type "+typ)
-		}
-		for _, v := range values {
-			c := tree.cNames[v]
-			switch r := rowOf[c]; {
-			case c == "":
-				errs = append(errs, "ib."+v+" does not tell its C name")
-			case r == nil:
-				errs = append(errs, verbsTable+": no row for "+c)
-			case len(r.golang) > 0 && !slices.Contains(r.golang, "ib."+v):
-				bad(r, c+" is ib."+v)
-			}
-		}
-	}
-	return errs
-}
+func TestVerbsTable(t *testing.T) { verbsPage().test(t) }
 
 // The check finds what is wrong.
 func TestVerbsTableFindsErrors(t *testing.T) {
+	verbs := verbsPage()
 	tree := &sourceTree{
 		decls: map[string]bool{"verbs.A": true, "driver.B.F": true, "ib.WRSend": true}, alias: map[string]string{"verbs.B": "driver.B"},
 		consts: map[string]map[string][]string{"ib": {"WROpcode": {"WRSend"}}},
@@ -259,8 +119,8 @@ func TestVerbsTableFindsErrors(t *testing.T) {
 		{"| `IBV_WR_SEND` | `ib.WRSend` | `verbs.TestSend` |", ""},
 		{"| `IBV_WR_SEND` | `verbs.A` | `verbs.TestA` |", "IBV_WR_SEND is ib.WRSend"},
 	} {
-		rows, errs := parseVerbs("| C | Go | Test | Note |\n|---|---|---|---|\n" + c.row + "\n")
-		for _, e := range checkVerbs(rows, tree) {
+		rows, errs := verbs.parse("| C | Go | Test | Note |\n|---|---|---|---|\n" + c.row + "\n")
+		for _, e := range verbs.check(rows, tree) {
 			if strings.Contains(e, "verbs.md:3:") {
 				errs = append(errs, e)
 			}
@@ -269,7 +129,7 @@ func TestVerbsTableFindsErrors(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.row, errs, c.want)
 		}
 	}
-	if errs := checkVerbs(nil, tree); !slices.ContainsFunc(errs, func(e string) bool { return strings.HasSuffix(e, "no row for ibv_reg_mr") }) {
+	if errs := verbs.check(nil, tree); !slices.ContainsFunc(errs, func(e string) bool { return strings.HasSuffix(e, "no row for ibv_reg_mr") }) {
 		t.Error("an empty table is good")
 	}
 }
