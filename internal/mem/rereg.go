@@ -22,11 +22,13 @@ type Change struct {
 type Leftover struct {
 	pinner runtime.Pinner
 	pd     *PD
+	old    *entry
 }
 
 // Release unpins the memory and drops the protection domain.
 func (l *Leftover) Release() {
 	l.pinner.Unpin()
+	l.old.buf = nil // it may lie in the region itself, which programs keep
 	if l.pd != nil {
 		l.pd.Drop()
 		l.pd = nil
@@ -101,7 +103,7 @@ func (t *Table) reregister(r *Region, c *Change) (*Leftover, error) {
 	}
 
 	// Nothing fails from here on.
-	l := new(Leftover)
+	l := &Leftover{old: old}
 	if c.Flags&ib.ReregTranslation != 0 {
 		l.pinner, r.pinner = r.pinner, runtime.Pinner{}
 		r.pinner.Pin(&e.buf[0])

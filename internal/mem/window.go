@@ -76,6 +76,7 @@ func (t *Table) FreeWindow(w *Window) {
 	}
 	w.state = stateReleased
 	t.unbind(w)
+	t.empty(w, w.RKey())
 	t.put(w.slot, nil)
 	t.giveSlot(w.slot)
 	t.wins--
@@ -112,7 +113,7 @@ func (t *Table) Bind(pd *PD, qpn ib.QPN, w *Window, r *Region, key ib.RKey, addr
 		qpn = 0
 		if length == 0 {
 			t.unbind(w)
-			t.show(w, &entry{key: uint32(key), window: w})
+			t.empty(w, key)
 			return true
 		}
 	} else if w.region != nil {
@@ -152,7 +153,14 @@ func (t *Table) show(w *Window, e *entry) {
 	t.put(w.slot, e)
 }
 
-// unbind makes the window's key useless, if it is bound. The lock is held.
+// empty makes the window's key stand for nothing: a window that is not bound does
+// not keep memory. The lock is held.
+func (t *Table) empty(w *Window, key ib.RKey) {
+	t.show(w, &entry{key: uint32(key), window: w})
+}
+
+// unbind makes the window's key useless, if it is bound. The caller shows what it
+// stands for then. The lock is held.
 func (t *Table) unbind(w *Window) {
 	if w.region == nil {
 		return
@@ -185,6 +193,7 @@ func (t *Table) UnbindQP(qpn ib.QPN) {
 	defer t.mu.Unlock()
 	for w := t.bound[qpn]; w != nil; w = t.bound[qpn] {
 		t.unbind(w)
+		t.empty(w, w.RKey())
 	}
 }
 
@@ -215,6 +224,7 @@ func (t *Table) Invalidate(pd *PD, qpn ib.QPN, key ib.RKey, remote bool) bool {
 			return false
 		}
 		t.unbind(w)
+		t.empty(w, key)
 		return true
 	}
 	r := e.region
