@@ -33,7 +33,7 @@ func (s *sim) flushRequest(o *op, fault bool) driver.SendWR {
 	}
 	if fault && o.fault == faultNone {
 		o.fault = faultRKey
-		if o.n = 1; s.chance(0.4) && s.spoilKey(o, &wr) {
+		if o.n = 1; s.chance(0.7) && s.spoilKey(o, &wr) {
 			wr.Length, wr.FlushLevel = 1, ib.FlushRange
 			if s.chance(0.5) {
 				wr.Length = ib.MaxMsgSize - uint32(s.rng.IntN(1000))

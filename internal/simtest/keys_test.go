@@ -144,13 +144,13 @@ func (s *sim) spoilKey(o *op, wr *driver.SendWR) bool {
 		}
 	}
 	need := rightFor(o.code)
-	for range 8 {
+	for try := range 10 {
 		if len(m.holders) == 0 {
 			return false
 		}
 		k := pick(s, m.holders...).key
 		switch {
-		case k == nil || k.dead || k.dying:
+		case k == nil || k.dead || k.dying || try < 5 && k.access&need == need:
 			continue
 		case k.q != nil && k.q != o.q.peer || k.access&need != need:
 			wr.RKey, wr.RemoteAddr = k.rkey, k.base

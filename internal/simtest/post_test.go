@@ -238,7 +238,7 @@ func (s *sim) request(q *qp) (*op, driver.SendWR) {
 	case ib.UD:
 		o.code = pick(s, ib.WRSend, ib.WRSendWithImm)
 	}
-	fault := s.chance(s.prof.faultRate)
+	fault := s.chance(s.prof.faultRate) || s.prof.faultRate > 0 && rightFor(o.code) != 0 && s.chance(0.003)
 	if fault && q.rel() && s.chance(0.1) {
 		o.code, o.fault = ib.WRSendWithInv, faultInv
 		fault = false
@@ -477,7 +477,7 @@ func (s *sim) writeRequest(o *op, fault bool) (driver.SendWR, bool) {
 // vanish at some time.
 func (s *sim) spoilRemote(o *op, wr *driver.SendWR) {
 	m := o.q.peer.node
-	if s.chance(0.4) && s.spoilKey(o, wr) {
+	if s.chance(0.7) && s.spoilKey(o, wr) {
 		return
 	}
 	o.fault = faultRKey

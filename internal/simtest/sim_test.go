@@ -431,6 +431,7 @@ func (s *sim) drain() {
 		}
 	}
 	s.checkMemory()
+	s.checkCopies()
 	s.checkCalm()
 }
 
@@ -440,7 +441,6 @@ func (s *sim) checkCalm() {
 	if !s.isCalm() || s.stats.failed > 0 || s.stats.revived > 0 {
 		return
 	}
-	s.checkCopies()
 	for _, n := range s.nodes {
 		if st := n.dev.Stats(); st.LocalTimeouts > 0 || st.RcvdSeqNAK > 0 || st.DuplicateReq > 0 || st.CompleterRetry > 0 {
 			s.failf("node %d: %d timeouts, %d sequence NAKs, %d duplicates, %d responses lost on a perfect network",

@@ -45,9 +45,11 @@ type sim struct {
 	netBad bool         // the network may have caused RETRY_EXC
 	dups   bool         // the network may duplicate
 	late   bool         // the network may reorder
-	trace  *trace
-	log    func(format string, args ...any) // nil: quiet
-	stats  stats
+
+	lossless bool // it loses nothing
+	trace    *trace
+	log      func(format string, args ...any) // nil: quiet
+	stats    stats
 }
 
 type qpKey struct {
@@ -163,7 +165,7 @@ func (s *sim) build(arenas []*arena) {
 	for i := range nodes {
 		s.addNode(i, arenas[i])
 	}
-	rc, uc, ud := s.between(1, 5), s.rng.IntN(3), s.rng.IntN(4)
+	rc, uc, ud := s.between(1, 5), s.rng.IntN(3), s.rng.IntN(5)
 	s.addGroups()
 	for range rc {
 		s.addConn(ib.RC)
@@ -216,6 +218,7 @@ func (s *sim) chooseProfile() {
 	}
 	p.hideID = l.Corrupt == 0 && s.chance(0.2)
 	s.netBad = !p.strict
+	s.lossless = l.Loss == 0 && l.Corrupt == 0 && p.cutRate == 0 && p.name != "narrow"
 	s.dups, s.late = l.Dup > 0, l.Reorder > 0 || l.Dup > 0
 	p.heal = simnet.Link{Delay: l.Delay}
 	s.net.SetDefault(l)
