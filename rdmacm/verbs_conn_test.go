@@ -33,8 +33,11 @@ func (e *vend) start() {
 // turn is the host's turn on the simulated network.
 func (e *vend) turn(now int64) int64 {
 	next := e.soft.Turn(now)
-	if at := e.m.Turn(now); at != 0 && (next == 0 || at < next) {
-		next = at
+	// What the manager posts may give the device an earlier deadline.
+	for _, turn := range []func(int64) int64{e.m.Turn, e.soft.Turn} {
+		if at := turn(now); at != 0 && (next == 0 || at < next) {
+			next = at
+		}
 	}
 	return next
 }
@@ -50,10 +53,9 @@ func (e *vend) own(id *rdmacm.ID) *rdmacm.ID {
 	return id
 }
 
-// cm waits for the next event of the channel, which must be of the type, and gives its ID.
-func (e *vend) cm(want rdmacm.EventType) *rdmacm.ID {
+// nextEvent waits for the next event of the channel.
+func (e *vend) nextEvent() (ev *rdmacm.Event) {
 	e.t.Helper()
-	var ev *rdmacm.Event
 	var err error
 	if e.r.net != nil {
 		e.r.all(func() bool { ev, err = e.ch.Poll(); return err == nil })
@@ -63,11 +65,26 @@ func (e *vend) cm(want rdmacm.EventType) *rdmacm.ID {
 		ev, err = e.ch.Get(ctx)
 	}
 	if err != nil {
-		e.t.Fatalf("no event %v: %v", want, err)
+		e.t.Fatalf("no event: %v", err)
 	}
+	return ev
+}
+
+// cmEvent is the next event, which must be of the type and tell success. It is to be acknowledged.
+func (e *vend) cmEvent(want rdmacm.EventType) *rdmacm.Event {
+	e.t.Helper()
+	ev := e.nextEvent()
 	if ev.Type != want || ev.Status != 0 {
 		e.t.Fatalf("event %v, want %v", ev, want)
 	}
+	return ev
+}
+
+// cm waits for the next event, which must be of the type and tell success,
+// acknowledges it, and gives its ID.
+func (e *vend) cm(want rdmacm.EventType) *rdmacm.ID {
+	e.t.Helper()
+	ev := e.cmEvent(want)
 	if err := ev.Ack(); err != nil {
 		e.t.Fatal(err)
 	}
