@@ -132,7 +132,8 @@ func (c *Context) QueryGIDTable() ([]ib.GIDEntry, error) {
 }
 
 // FindGIDIndex gives the index of a GID of the given type in a port's table
-// (ibv_find_gid_index). ENODATA: the table does not have it.
+// (ibv_find_gid_index). Those of software devices are of type ib.GIDTypeRoCEv2.
+// ENODATA: the table does not have it.
 func (c *Context) FindGIDIndex(port uint8, gid ib.GID, typ ib.GIDType) (int, error) {
 	const op = "find_gid_index"
 	if err := c.check(op); err != nil {
@@ -142,12 +143,21 @@ func (c *Context) FindGIDIndex(port uint8, gid ib.GID, typ ib.GIDType) (int, err
 	if err != nil {
 		return 0, opErr(op, err)
 	}
+	other := ""
 	for i := range attr.GIDTblLen {
-		if e, err := c.dev.GIDEntry(port, i); err == nil && e.GID == gid && e.Type == typ {
+		e, err := c.dev.GIDEntry(port, i)
+		if err != nil || e.GID != gid {
+			continue
+		}
+		if e.Type == typ {
 			return i, nil
 		}
+		other = fmt.Sprintf("%v is there as %v (index %d), not as %v", gid.Addr(), e.Type, i, typ)
 	}
-	return 0, paramErr(op, "gid", gid.String()+" is not in the table of the port", ib.ErrNoData)
+	if other != "" {
+		return 0, paramErr(op, "type", other, ib.ErrNoData)
+	}
+	return 0, paramErr(op, "gid", gid.Addr().String()+" is not in the table of the port", ib.ErrNoData)
 }
 
 // QueryPKey gives a partition key (ibv_query_pkey). EINVAL: no such index.
@@ -193,7 +203,22 @@ func (c *Context) AllocPD() (*PD, error) {
 }
 
 // Close closes the device (ibv_close_device). EBUSY: it still has objects, and
-// goes on working. A GetAsyncEvent that waits returns.
+// goes on working. With any other error it is closed all the same, and something
+// was lost, as the end of a capture is on a full disk. A GetAsyncEvent that waits
+// returns.
 func (c *Context) Close() error {
-	return opErr("close_device", c.end(context.Background(), c.dev.Close, nil, c.events.close))
+	const op = "close_device"
+	var lost error
+	err := c.end(context.Background(), func() error {
+		err := c.dev.Close()
+		if errors.Is(err, syscall.EBUSY) {
+			return err
+		}
+		lost = err
+		return nil
+	}, nil, c.events.close)
+	if err == nil {
+		err = lost
+	}
+	return opErr(op, err)
 }

@@ -37,6 +37,7 @@ type Device interface {
 	CreateQP(pd PD, attr *QPInitAttr, ev EventSink) (QP, error)   // attr.Cap is updated
 	// Events sets the receiver of device and port events; nil for none.
 	Events(EventSink)
+	// Close ends the device. EBUSY refuses; with any other error it has ended.
 	Close() error
 }
 
