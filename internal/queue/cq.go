@@ -226,17 +226,25 @@ func (c *CQ) Resize(cqe, most int) error {
 	if cqe <= 0 || cqe > most {
 		return &WRError{"cqe", syscall.EINVAL, fmt.Sprintf("%d, possible are 1 to %d", cqe, most)}
 	}
+	// Whoever completes waits for the lock, and with him his shard: the new memory,
+	// which may be 64 MiB, is there before.
+	ring := make([]driver.WC, cqe)
+	var stamps []int64
+	if c.ex != nil && c.ex.stamped {
+		stamps = make([]int64, cqe)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := int(c.n.Load())
 	if cqe < n {
 		return &WRError{"cqe", syscall.EINVAL, fmt.Sprintf("%d, the queue holds %d", cqe, n)}
 	}
-	ring := make([]driver.WC, cqe)
 	k := copy(ring[:n], c.ring[c.head:])
 	copy(ring[k:n], c.ring)
-	if c.ex != nil {
-		c.ex.resize(c.head, n, cqe)
+	if stamps != nil {
+		k := copy(stamps[:n], c.ex.stamps[c.head:])
+		copy(stamps[k:n], c.ex.stamps)
+		c.ex.stamps = stamps
 	}
 	c.ring, c.head = ring, 0
 	return nil

@@ -11,9 +11,9 @@ const batchLen = 16
 
 // extension is what extended completion queues have beyond plain ones.
 type extension struct {
-	stamps []int64 // of each completion in the ring, by the device's clock; nil: not asked for
-	lossy  bool    // full: the oldest completion makes room
-	single bool    // one poller at a time, by the application's word
+	stamped bool // completions have timestamps
+	lossy   bool // full: the oldest completion makes room
+	single  bool // one poller at a time, by the application's word
 
 	// poller is held by who looks at a batch. It comes before the queue's lock,
 	// which is free meanwhile: completions go on coming in.
@@ -22,8 +22,9 @@ type extension struct {
 	ts     [batchLen]uint64
 
 	// Under the queue's lock.
-	shown int // completions of the ring that were shown and not taken
-	lost  int // ... that made room meanwhile
+	stamps []int64 // of each completion in the ring, by the device's clock; nil without
+	shown  int     // completions of the ring that were shown and not taken
+	lost   int     // ... that made room meanwhile
 }
 
 func (x *extension) lock() {
@@ -38,23 +39,12 @@ func (x *extension) unlock() {
 	}
 }
 
-// resize moves the stamps of the n completions from head on to a ring of cqe.
-func (x *extension) resize(head, n, cqe int) {
-	if x.stamps == nil {
-		return
-	}
-	s := make([]int64, cqe)
-	k := copy(s[:n], x.stamps[head:])
-	copy(s[k:n], x.stamps)
-	x.stamps = s
-}
-
 // NewCQEx makes an extended queue for cqe completions, at least 1: with
 // timestamps, lossy (a full queue loses its oldest completion and goes on), and
 // with locking only where several poll.
 func NewCQEx(cqe int, stamps, lossy, single bool) *CQ {
 	c := NewCQ(cqe)
-	c.ex = &extension{lossy: lossy, single: single}
+	c.ex = &extension{stamped: stamps, lossy: lossy, single: single}
 	if stamps {
 		c.ex.stamps = make([]int64, cqe)
 	}
