@@ -244,10 +244,11 @@ func (id *ID) Migrate(ctx context.Context, ch *EventChannel) error {
 	old.ids--
 	ch.ids++
 	old.remove(func(e *Event) bool {
-		if e.owner == id {
-			ch.list = append(ch.list, e)
+		if e.owner != id || ch == old { // in C too an ID may be moved to where it is
+			return false
 		}
-		return e.owner == id
+		ch.list = append(ch.list, e)
+		return true
 	})
 	if len(ch.list) > 0 {
 		ch.signal()
