@@ -486,6 +486,7 @@ type DeviceAttr struct {
 	MaxPD           int
 	MaxQPRDAtom     int
 	MaxQPInitRDAtom int
+	MaxResRDAtom    int // READs and atomics of all queue pairs, as responder
 	AtomicCap       AtomicCap
 	MaxMW           int
 	// MaxFastRegPageListLen is the most pages of a fast registration (kernel:

@@ -133,6 +133,12 @@ func interfaces() ([]string, error) {
 //
 // An address only selects the device, whose GID table may hold others before it:
 // find its index with FindGIDIndex, or use WithAddrs to make it the only GID.
+//
+// An address is of one Context at a time, on the whole host: RoCE has one UDP port,
+// 4791. It is taken when the first queue pair goes to RTR on it, and kept until
+// Close. A second Context of the device, in this process or another, then gets
+// EADDRINUSE there: share the first one (everything in it may be used by several
+// goroutines), or give the second one other addresses (WithAddrs, VERBENA_ADDRS).
 func Open(ctx context.Context, name string, opts ...Option) (*verbs.Context, error) {
 	list, err := Devices(ctx, opts...)
 	if err != nil {

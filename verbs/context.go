@@ -155,7 +155,7 @@ func (c *Context) FindGIDIndex(port uint8, gid ib.GID, typ ib.GIDType) (int, err
 		other = fmt.Sprintf("%v is there as %v (index %d), not as %v", gid.Addr(), e.Type, i, typ)
 	}
 	if other != "" {
-		return 0, paramErr(op, "type", other, ib.ErrNoData)
+		return 0, paramErr(op, "gid", other, ib.ErrNoData)
 	}
 	return 0, paramErr(op, "gid", gid.Addr().String()+" is not in the table of the port", ib.ErrNoData)
 }

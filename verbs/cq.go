@@ -76,14 +76,14 @@ func (c *Context) createCQ(op string, cqe int, ch *CompChannel, user any, create
 		return nil, paramErr(op, "cqe", fmt.Sprintf("%d, want at least 1", cqe), syscall.EINVAL)
 	}
 	if ch != nil && ch.ctx != c {
-		return nil, paramErr(op, "channel", "is one of another device", syscall.EINVAL)
+		return nil, paramErr(op, "channel", "is of another device", syscall.EINVAL)
 	}
-	parents := []parent{{&c.life, errDeviceClosed}}
+	parents := []parent{{&c.life, errDeviceClosed, ""}}
 	if ch != nil {
-		parents = append(parents, parent{&ch.life, errChannelClosed})
+		parents = append(parents, parent{&ch.life, errChannelClosed, "channel"})
 	}
-	if err := holdAll(parents...); err != nil {
-		return nil, opErr(op, err)
+	if err := holdAll(op, parents...); err != nil {
+		return nil, err
 	}
 	q := &CQ{ctx: c, ch: ch, user: user}
 	var notify func()

@@ -52,6 +52,9 @@ type CQEx struct {
 	wcs  []WC
 	ts   []uint64
 	at   int
+
+	walled bool  // wall is known, for this batch
+	wall   int64 // ns from the device's clock to 1970
 }
 
 // CreateCQEx makes an extended completion queue (ibv_create_cq_ex). EINVAL: CQE is
@@ -90,7 +93,7 @@ func (x *CQEx) StartPoll() error {
 	wcs, ts, err := x.x.Look()
 	switch {
 	case len(wcs) > 0:
-		x.open, x.wcs, x.ts, x.at = true, wcs, ts, 0
+		x.open, x.walled, x.wcs, x.ts, x.at = true, false, wcs, ts, 0
 		return nil
 	case err != nil:
 		return opErr("start_poll", err)
@@ -178,8 +181,11 @@ func (x *CQEx) ReadDLIDPathBits() uint8 { return x.wcs[x.at].DLIDPathBits }
 
 // ReadCompletionTS is when the completion came, in ticks of the device's clock
 // (ibv_wc_read_completion_ts): the clock of QueryRTValues, at the rate of
-// DeviceAttr.HCACoreClock. A software device reads it once for all that one turn
-// brings. 0 if neither timestamp was asked for.
+// DeviceAttr.HCACoreClock. 0 if neither timestamp was asked for.
+//
+// A software device reads the clock once for each turn, when it begins, and gives
+// all that this turn brings the one time: a timestamp may be some microseconds
+// earlier than the packet in a capture.
 func (x *CQEx) ReadCompletionTS() uint64 {
 	if x.ts == nil {
 		return 0
@@ -188,13 +194,19 @@ func (x *CQEx) ReadCompletionTS() uint64 {
 }
 
 // ReadCompletionWallclockNS is the same in ns since 1970
-// (ibv_wc_read_completion_wallclock_ns), reckoned back from the present time.
+// (ibv_wc_read_completion_wallclock_ns). Equal timestamps give equal times, however
+// often they are read, and later ones later times, as long as nobody sets the
+// system's time; within a batch even then.
 func (x *CQEx) ReadCompletionWallclockNS() uint64 {
 	c, ok := x.ctx.dev.(driver.Clock)
 	if x.ts == nil || !ok {
 		return 0
 	}
-	return uint64(c.WallClock(x.ts[x.at]))
+	ts := x.ts[x.at]
+	if !x.walled {
+		x.walled, x.wall = true, c.WallClock(ts)-int64(ts)
+	}
+	return uint64(int64(ts) + x.wall)
 }
 
 // RTValues are values of a device that change all the time (struct

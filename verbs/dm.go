@@ -80,9 +80,11 @@ func (p *PD) RegDMMR(dm *DM, offset, length uint64, access ib.Access) (*MR, erro
 	case dm == nil:
 		return nil, paramErr(op, "dm", "is nil", syscall.EINVAL)
 	case dm.ctx != p.ctx:
-		return nil, paramErr(op, "dm", "is one of another device", syscall.EINVAL)
+		return nil, paramErr(op, "dm", "is of another device", syscall.EINVAL)
 	case !ok:
 		return nil, notOffered(op)
+	case !dm.alive():
+		return nil, &OpError{Op: op, Param: "dm", Err: errDMClosed}
 	}
 	return p.register(op, nil, func() (driver.MR, error) { return d.RegDMMR(dm.dm, offset, length, access) })
 }
@@ -130,16 +132,16 @@ func (c *Context) AllocParentDomain(attr *ParentDomainAttr) (*PD, error) {
 	case attr.PD == nil:
 		return nil, paramErr(op, "PD", "is nil", syscall.EINVAL)
 	case attr.PD.ctx != c:
-		return nil, paramErr(op, "PD", "is one of another device", syscall.EINVAL)
+		return nil, paramErr(op, "PD", "is of another device", syscall.EINVAL)
 	case attr.TD != nil && attr.TD.ctx != c:
-		return nil, paramErr(op, "TD", "is one of another device", syscall.EINVAL)
+		return nil, paramErr(op, "TD", "is of another device", syscall.EINVAL)
 	}
-	parents := []parent{{&attr.PD.life, errPDClosed}}
+	parents := []parent{{&attr.PD.life, errPDClosed, "PD"}}
 	if attr.TD != nil {
-		parents = append(parents, parent{&attr.TD.life, errTDClosed})
+		parents = append(parents, parent{&attr.TD.life, errTDClosed, "TD"})
 	}
-	if err := holdAll(parents...); err != nil {
-		return nil, opErr(op, err)
+	if err := holdAll(op, parents...); err != nil {
+		return nil, err
 	}
 	return &PD{ctx: c, pd: attr.PD.pd, parent: parents}, nil
 }

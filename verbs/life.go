@@ -84,9 +84,9 @@ func (l *life) kill(destroy func() error) error {
 	return nil
 }
 
-// holdAll takes a hold on each parent or on none. The error is that of the
-// first one that is gone.
-func holdAll(parents ...parent) error {
+// holdAll takes a hold, for the call op, on each parent or on none. The error names
+// the first one that is gone.
+func holdAll(op string, parents ...parent) error {
 	for i, p := range parents {
 		if p.life.hold() {
 			continue
@@ -94,13 +94,15 @@ func holdAll(parents ...parent) error {
 		for _, q := range parents[:i] {
 			q.life.drop()
 		}
-		return p.gone
+		return &OpError{Op: op, Param: p.param, Err: p.gone}
 	}
 	return nil
 }
 
-// parent is an object that another one holds, and the error if it is gone.
+// parent is an object that another one holds, the error if it is gone, and the
+// parameter that it was given as; "" if it was none.
 type parent struct {
-	life *life
-	gone error
+	life  *life
+	gone  error
+	param string
 }

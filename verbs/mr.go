@@ -65,7 +65,7 @@ func (m *MR) Rereg(flags ib.ReregFlags, attr *ReregAttr) error {
 		case pd == nil:
 			return paramErr(op, "PD", "is nil", syscall.EINVAL)
 		case pd.ctx != old.pd.ctx:
-			return paramErr(op, "PD", "is one of another device", syscall.EINVAL)
+			return paramErr(op, "PD", "is of another device", syscall.EINVAL)
 		case !pd.hold():
 			return opErr(op, errPDClosed)
 		}

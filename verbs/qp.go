@@ -55,25 +55,25 @@ func (p *PD) CreateQP(attr *QPInitAttr) (*QP, error) {
 	case attr.RecvCQ == nil && attr.Type != ib.XRCSend:
 		return nil, paramErr(op, "RecvCQ", "is nil", syscall.EINVAL)
 	case attr.SendCQ.ctx != p.ctx:
-		return nil, paramErr(op, "SendCQ", "is one of another device", syscall.EINVAL)
+		return nil, paramErr(op, "SendCQ", "is of another device", syscall.EINVAL)
 	case attr.RecvCQ != nil && attr.RecvCQ.ctx != p.ctx:
-		return nil, paramErr(op, "RecvCQ", "is one of another device", syscall.EINVAL)
+		return nil, paramErr(op, "RecvCQ", "is of another device", syscall.EINVAL)
 	case attr.SRQ != nil && (attr.SRQ.pd == nil || attr.SRQ.pd.ctx != p.ctx):
-		return nil, paramErr(op, "SRQ", "is one of another device", syscall.EINVAL)
+		return nil, paramErr(op, "SRQ", "is of another device", syscall.EINVAL)
 	}
 	q := &QP{ctx: p.ctx, pd: p, init: *attr}
 	if attr.Type == ib.XRCSend {
 		q.init.RecvCQ, q.init.SRQ = nil, nil // no receive side: what stands here is ignored
 	}
-	parents := []parent{{&p.life, errPDClosed}, {&attr.SendCQ.life, errCQClosed}}
+	parents := []parent{{&p.life, errPDClosed, ""}, {&attr.SendCQ.life, errCQClosed, "SendCQ"}}
 	if q.init.RecvCQ != nil {
-		parents = append(parents, parent{&q.init.RecvCQ.life, errCQClosed})
+		parents = append(parents, parent{&q.init.RecvCQ.life, errCQClosed, "RecvCQ"})
 	}
 	if q.init.SRQ != nil {
-		parents = append(parents, parent{&q.init.SRQ.life, errSRQClosed})
+		parents = append(parents, parent{&q.init.SRQ.life, errSRQClosed, "SRQ"})
 	}
-	if err := holdAll(parents...); err != nil {
-		return nil, opErr(op, err)
+	if err := holdAll(op, parents...); err != nil {
+		return nil, err
 	}
 	d := driver.QPInitAttr{
 		SendCQ: attr.SendCQ.cq, Cap: attr.Cap, Type: attr.Type,

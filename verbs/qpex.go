@@ -72,14 +72,14 @@ func checkQPEx(op string, c *Context, attr *QPInitAttrEx) error {
 	case attr.Type == ib.XRCRecv:
 		switch {
 		case attr.XRCD == nil || attr.XRCD.ctx != c:
-			return bad("XRCD", "is nil or one of another device")
+			return bad("XRCD", "is nil or of another device")
 		case attr.PD != nil || attr.SendCQ != nil || attr.RecvCQ != nil || attr.SRQ != nil:
 			return bad("PD", "XRC_RECV has neither PD nor queues of its own")
 		}
 	case attr.XRCD != nil:
 		return bad("XRCD", "is for queue pairs of type XRC_RECV")
 	case attr.PD == nil || attr.PD.ctx != c:
-		return bad("PD", "is nil or one of another device")
+		return bad("PD", "is nil or of another device")
 	}
 	return nil
 }

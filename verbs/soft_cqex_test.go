@@ -123,6 +123,30 @@ func TestCQExPoll(t *testing.T) {
 	x2.EndPoll()
 }
 
+// Completions of one time have one wall-clock time, however often and in whatever
+// batch it is read.
+func TestCQExWallclockIsThatOfTheTick(t *testing.T) {
+	r, x := exCQ(t, verbs.CQInitAttrEx{CQE: 100, WCFlags: ib.WCExCompletionTimestampWallclock})
+	r.writes(0, 40)
+	var ts, wall uint64
+	for seen := 0; seen < 40; {
+		if err := x.StartPoll(); err != nil {
+			t.Fatal(err)
+		}
+		for err := error(nil); err == nil; err = x.NextPoll() {
+			a, b, now := x.ReadCompletionWallclockNS(), x.ReadCompletionWallclockNS(), x.ReadCompletionTS()
+			if a != b || seen > 0 && a-wall != now-ts {
+				t.Fatalf("completion %d at %d: %d and %d, the one before at %d: %d", seen, now, a, b, ts, wall)
+			}
+			ts, wall = now, a
+			if seen++; seen%7 == 0 {
+				break
+			}
+		}
+		x.EndPoll()
+	}
+}
+
 func TestCQExRefusals(t *testing.T) {
 	r := newRig(t, 9000)
 	for name, c := range map[string]struct {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -304,11 +305,24 @@ func TestWindowRefusals(t *testing.T) {
 	if err := qb.BindMW(one, with(same)); !errors.Is(err, syscall.EINVAL) || one.RKey() != key {
 		t.Errorf("bind of a dead window: %v", err)
 	}
-	r.ends("request for a dead window", func() ib.WCStatus {
-		_ = two.Dealloc()
-		return r.do(r.b, qb, bind(two, two.RKey(), mr, 0, 8, 0))
-	}(), ib.WCMWBindErr)
-	if qb.State() != ib.QPStateErr || uc.State() != ib.QPStateRTS {
+	for what, c := range map[string]struct {
+		err  error
+		want string
+	}{
+		"no region in a request": {qb.PostSendOne(&verbs.SendWR{Opcode: ib.WRBindMW, RKey: two.RKey(), Bind: &verbs.BindInfo{MW: two, Length: 8}}), "Bind.MR: is nil"},
+		"nil region in a request": {qb.PostSendOne(&verbs.SendWR{
+			Opcode: ib.WRBindMW, RKey: two.RKey(), Bind: &verbs.BindInfo{MW: two, MR: (*verbs.MR)(nil), Length: 8},
+		}), "Bind.MR: is nil"},
+		"request for a dead window": {func() error {
+			_ = two.Dealloc()
+			return qb.PostSendOne(bind(two, two.RKey(), mr, 0, 8, 0))
+		}(), "Bind.MW: is deallocated"},
+	} {
+		if !errors.Is(c.err, syscall.EINVAL) || !strings.Contains(c.err.Error(), c.want) {
+			t.Errorf("%s: %v", what, c.err)
+		}
+	}
+	if qb.State() != ib.QPStateRTS || uc.State() != ib.QPStateRTS {
 		t.Error("states", qb.State(), uc.State())
 	}
 }

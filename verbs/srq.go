@@ -28,7 +28,10 @@ type SRQ struct {
 // ignored. user is what SRQ.UserContext returns. EINVAL, ENOMEM: attr is beyond
 // the device's limits; attr has not changed then.
 func (p *PD) CreateSRQ(attr *ib.SRQAttr, user any) (*SRQ, error) {
-	const op = "create_srq"
+	return p.createSRQ("create_srq", attr, user)
+}
+
+func (p *PD) createSRQ(op string, attr *ib.SRQAttr, user any) (*SRQ, error) {
 	if attr == nil {
 		return nil, paramErr(op, "attr", "is nil", syscall.EINVAL)
 	}

@@ -84,6 +84,9 @@ func (q *QP) Ex(ops ...ib.WROpcode) (*QPEx, error) {
 			}
 		}
 	}
+	if x.ops == 0 {
+		return nil, opErr(op, fmt.Errorf("a queue pair of type %v has no send queue: %w", q.init.Type, syscall.EINVAL))
+	}
 	return x, nil
 }
 

@@ -108,20 +108,20 @@ func (p *PD) CreateSRQEx(attr *SRQInitAttr) (*SRQ, error) {
 	case attr.Type == ib.SRQBasic && attr.CQ != nil:
 		return nil, paramErr(op, "CQ", "is for type XRC", syscall.EINVAL)
 	case attr.Type == ib.SRQBasic:
-		return p.CreateSRQ(&attr.Attr, attr.UserContext)
+		return p.createSRQ(op, &attr.Attr, attr.UserContext)
 	case attr.XRCD == nil || attr.XRCD.ctx != p.ctx:
-		return nil, paramErr(op, "XRCD", "is nil or one of another device", syscall.EINVAL)
+		return nil, paramErr(op, "XRCD", "is nil or of another device", syscall.EINVAL)
 	case attr.CQ == nil || attr.CQ.ctx != p.ctx:
-		return nil, paramErr(op, "CQ", "is nil or one of another device", syscall.EINVAL)
+		return nil, paramErr(op, "CQ", "is nil or of another device", syscall.EINVAL)
 	}
 	x, ok := p.ctx.dev.(driver.XRCDevice)
 	if !ok {
 		return nil, noXRC(op)
 	}
 	s := &SRQ{pd: p, xrcd: attr.XRCD, cq: attr.CQ, user: attr.UserContext}
-	err := holdAll(parent{&p.life, errPDClosed}, parent{&s.xrcd.life, errXRCDClosed}, parent{&s.cq.life, errCQClosed})
+	err := holdAll(op, parent{&p.life, errPDClosed, ""}, parent{&s.xrcd.life, errXRCDClosed, "XRCD"}, parent{&s.cq.life, errCQClosed, "CQ"})
 	if err != nil {
-		return nil, opErr(op, err)
+		return nil, err
 	}
 	a := attr.Attr
 	a.SRQLimit = 0
@@ -164,7 +164,7 @@ func (c *Context) OpenQP(attr *QPOpenAttr) (*QP, error) {
 	case attr == nil:
 		return nil, paramErr(op, "attr", "is nil", syscall.EINVAL)
 	case attr.XRCD == nil || attr.XRCD.ctx != c:
-		return nil, paramErr(op, "XRCD", "is nil or one of another device", syscall.EINVAL)
+		return nil, paramErr(op, "XRCD", "is nil or of another device", syscall.EINVAL)
 	case attr.Type != ib.XRCRecv:
 		return nil, paramErr(op, "Type", "want XRC_RECV: no other queue pair is shared", syscall.EINVAL)
 	}

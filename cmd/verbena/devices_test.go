@@ -125,7 +125,7 @@ func TestDevicesVerbose(t *testing.T) {
 	for _, s := range []string{
 		"hca_id:\tsoft_" + lo + "\n", "transport:\t\t\tInfiniBand (0)\n", "state:\t\t\tPORT_ACTIVE (4)\n", "max_mtu:\t\t4096 (5)\n",
 		"link_layer:\t\tEthernet\n", "phys_state:\t\tLINK_UP (5)\n", "::ffff:127.0.0.1, RoCE v2\n", "atomic_cap:\t\t\tATOMIC_HCA (1)\n",
-		"max_msg_sz:\t\t0x80000000\n", "\t\t\t\t\tRC_RNR_NAK_GEN\n",
+		"max_msg_sz:\t\t0x80000000\n", "max_total_mcast_qp_attach:\t262144\n", "max_res_rd_atom:\t\t16777216\n", "\t\t\t\t\tRC_RNR_NAK_GEN\n",
 	} {
 		if !strings.Contains(r.stdout, s) {
 			t.Errorf("the output lacks %q:\n%s", s, r.stdout)

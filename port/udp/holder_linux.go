@@ -68,6 +68,10 @@ func parseProcAddr(s string) (netip.Addr, bool) {
 	return a.Unmap(), ok
 }
 
+// otherAddr is what always helps: RoCE has one UDP port, so each process needs an
+// address of its own.
+const otherAddr = "give this one another address (rdma.WithAddrs, VERBENA_ADDRS)"
+
 // whoHolds describes, as well as it can be told, who has the port of an
 // address and what to do about it.
 func whoHolds(addr netip.Addr) string {
@@ -80,17 +84,23 @@ func whoHolds(addr netip.Addr) string {
 		}
 	}
 	if len(found) == 0 {
-		return "the holder cannot be told (it may have gone by now, or run in another container): stop it or use another address"
+		return "the holder cannot be told (it may have gone by now, or run in another container): stop it, or " + otherAddr
 	}
-	h := found[0]
-	if pid, name := processOf(h.inode); pid != 0 {
-		return fmt.Sprintf("held by process %d (%s) of uid %d: stop it or use another address", pid, name, h.uid)
-	}
-	if h.uid == 0 && h.addr.IsUnspecified() {
+	pid, name := processOf(found[0].inode)
+	return found[0].describe(pid, name)
+}
+
+// describe says who the holder is and what to do; pid is 0 where that is not known.
+func (h holder) describe(pid int, name string) string {
+	switch {
+	case pid == os.Getpid():
+		return "this process has the address open already, in another Context: share that one, or " + otherAddr
+	case pid != 0:
+		return fmt.Sprintf("held by process %d (%s) of uid %d: stop it, or %s", pid, name, h.uid, otherAddr)
+	case h.uid == 0 && h.addr.IsUnspecified():
 		return "held on all addresses by uid 0, perhaps by the kernel's rdma_rxe (see `rdma link`; remove it with `rdma link delete`)"
 	}
-	return fmt.Sprintf("held by a process of uid %d (as root `ss -ulpn sport = :%d` names it): stop it or use another address",
-		h.uid, roce.Port)
+	return fmt.Sprintf("held by a process of uid %d (as root `ss -ulpn sport = :%d` names it): stop it, or %s", h.uid, roce.Port, otherAddr)
 }
 
 // processOf looks for the process that has a socket open. It sees only what

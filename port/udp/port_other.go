@@ -129,7 +129,7 @@ func (p *Port) AddLocal(addr netip.Addr) (int, error) {
 	at := netip.AddrPortFrom(addr, roce.Port)
 	conn, err := net.ListenUDP(network, net.UDPAddrFromAddrPort(at))
 	if err != nil {
-		return 0, fmt.Errorf("udp: bind to %v (another program may have the port: stop it or use another address): %w", at, err)
+		return 0, fmt.Errorf("udp: bind to %v (another program may have the port: stop it, or give this one another address with rdma.WithAddrs or VERBENA_ADDRS): %w", at, err)
 	}
 	_ = conn.SetReadBuffer(p.cfg.RecvBuf)
 	_ = conn.SetWriteBuffer(p.cfg.SendBuf)

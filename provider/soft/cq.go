@@ -88,8 +88,11 @@ func (c *cq) fired(armed bool) {
 // cqOf checks that c is a live completion queue of this device.
 func (d *Device) cqOf(what string, c driver.CQ) (*cq, error) {
 	q, ok := c.(*cq)
-	if !ok || q == nil || q.dev != d || q.dead.Load() {
+	switch {
+	case !ok || q == nil || q.dev != d:
 		return nil, invalid(what, "is not a completion queue of this device")
+	case q.dead.Load():
+		return nil, invalid(what, "is a completion queue that was destroyed")
 	}
 	return q, nil
 }

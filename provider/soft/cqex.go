@@ -76,8 +76,27 @@ func (c *cq) Moderate(count int, period time.Duration) error {
 // Ticks implements driver.Clock: ns since some time in the past.
 func (d *Device) Ticks() uint64 { return uint64(d.clock()) }
 
-// WallClock implements driver.Clock.
+// WallClock implements driver.Clock. Both clocks run at one rate (NTP slews
+// CLOCK_MONOTONIC as it does CLOCK_REALTIME), so what lies between them is read
+// anew only when somebody has set the time: equal ticks stay equal times, and a
+// later tick a later one. Of a virtual clock it is read once.
 func (d *Device) WallClock(ticks uint64) int64 {
-	now := d.clock()
-	return time.Now().UnixNano() - (now - int64(ticks))
+	before := d.clock()
+	wall := time.Now().UnixNano()
+	after := d.clock()
+	between := wall - before - (after-before)/2
+	for {
+		held := d.wallOffset.Load()
+		if held != nil && (d.virtual || max(between-*held, *held-between) <= after-before+wallSlack) {
+			return int64(ticks) + *held
+		}
+		fresh := between
+		if d.wallOffset.CompareAndSwap(held, &fresh) {
+			return int64(ticks) + fresh
+		}
+	}
 }
+
+// wallSlack is how far the clocks may drift apart, in ns, before the time counts as
+// set.
+const wallSlack = 1_000_000

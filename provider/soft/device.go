@@ -48,6 +48,9 @@ type Device struct {
 	opened    sync.Map               // addresses that were, without zone
 	unfollow  func()                 // ends Config.Watch; nil: there is nothing to end
 
+	virtual    bool                  // the clock is not the system's
+	wallOffset atomic.Pointer[int64] // ns from the clock to 1970; nil: nobody has asked
+
 	dmBytes atomic.Int64 // device memory in use
 	closed  atomic.Bool
 	capture *capture.Capture // nil: none
@@ -78,7 +81,7 @@ func NewDevice(cfg Config) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{cfg: cfg, log: cfg.Logger, clock: cfg.Clock, capture: run}
+	d := &Device{cfg: cfg, log: cfg.Logger, clock: cfg.Clock, virtual: !wall, capture: run}
 	if cfg.Seed != 0 {
 		d.rnd = rand.New(rand.NewPCG(cfg.Seed, 0x9E3779B97F4A7C15))
 	} else {
@@ -121,7 +124,7 @@ func (d *Device) Query() ib.DeviceAttr {
 		MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxSGERd: maxSGE,
 		MaxCQ: maxCQ, MaxCQE: maxCQE, MaxMR: maxMR, MaxPD: maxPD, MaxMW: maxMW,
 		MaxFastRegPageListLen: maxFastRegPages, MaxDMSize: maxDMSize,
-		MaxQPRDAtom: maxRDAtomic, MaxQPInitRDAtom: maxRDAtomic, AtomicCap: ib.AtomicHCA,
+		MaxQPRDAtom: maxRDAtomic, MaxQPInitRDAtom: maxRDAtomic, MaxResRDAtom: maxRDAtomic * maxQP, AtomicCap: ib.AtomicHCA,
 		MaxAH: maxAH, MaxSRQ: maxSRQ, MaxSRQWR: maxSRQWR, MaxSRQSGE: maxSGE,
 		MaxPKeys: pkeyTableLen, MaxInlineData: maxInline, LocalCAAckDelay: ackDelay,
 		PhysPortCnt: 1, DeviceCapFlags: deviceCapFlags | d.extendedCaps(),

@@ -19,8 +19,8 @@ type mw struct {
 	win    *mem.Window
 	posted atomic.Uint32 // type 1: the key of the newest bind that was posted
 
-	mu   sync.Mutex
-	dead bool
+	mu   sync.Mutex // whoever deallocates, also as the second, returns when it is done
+	dead atomic.Bool
 }
 
 // AllocMW implements driver.MWPD.
@@ -53,8 +53,7 @@ func (w *mw) RKey() ib.RKey {
 func (w *mw) Dealloc() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.dead {
-		w.dead = true
+	if !w.dead.Swap(true) {
 		w.pd.dev.table.FreeWindow(w.win)
 		w.pd.dev.eng.Quiesce()
 	}
@@ -67,10 +66,18 @@ func (d *Device) mwOf(h driver.MW) (*mw, error) {
 		h = u.UnwrapMW()
 	}
 	w, ok := h.(*mw)
-	if !ok || w == nil || w.pd.dev != d {
-		return nil, &queue.WRError{Field: "Bind.MW", Err: syscall.EINVAL, Detail: "not a memory window of this device"}
+	why := ""
+	switch {
+	case h == nil || ok && w == nil:
+		why = "is nil"
+	case !ok || w.pd.dev != d:
+		why = "is not a memory window of this device"
+	case w.dead.Load():
+		why = "is deallocated"
+	default:
+		return w, nil
 	}
-	return w, nil
+	return nil, &queue.WRError{Field: "Bind.MW", Err: syscall.EINVAL, Detail: why}
 }
 
 // regionOf finds this provider's own region in what a work request has; nil for
@@ -92,7 +99,7 @@ func (d *Device) regionOf(h driver.MR) (*mr, error) {
 		}
 	}
 	if m == nil || m.dev != d {
-		return nil, &queue.WRError{Field: "Bind.MR", Err: syscall.EINVAL, Detail: "not a memory region of this device"}
+		return nil, &queue.WRError{Field: "Bind.MR", Err: syscall.EINVAL, Detail: "is not a memory region of this device"}
 	}
 	return m, nil
 }
@@ -117,13 +124,16 @@ func (q *qp) pushLocal(wr *driver.SendWR) error {
 		if err != nil {
 			return err
 		}
-		if win = w.win; win.Type() != ib.MWType2 {
-			return &queue.WRError{Field: "Bind.MW", Err: syscall.EINVAL, Detail: "a window of type 1 is bound by BindMW"}
+		switch win = w.win; {
+		case win.Type() != ib.MWType2:
+			return &queue.WRError{Field: "Bind.MW", Err: syscall.EINVAL, Detail: "is a window of type 1, which is bound by BindMW"}
+		case reg == nil:
+			return &queue.WRError{Field: "Bind.MR", Err: syscall.EINVAL, Detail: "is nil"}
 		}
 		key = win.RKey()
 	case ib.WRRegMR:
 		if reg == nil || !reg.Fast() {
-			return &queue.WRError{Field: "Bind.MR", Err: syscall.EINVAL, Detail: "not a region for fast registration"}
+			return &queue.WRError{Field: "Bind.MR", Err: syscall.EINVAL, Detail: "is not a region for fast registration"}
 		}
 		key = reg.RKey()
 	default:

@@ -43,8 +43,11 @@ func (p *pd) Dealloc() error {
 // pdOf checks that p is a live domain of this device.
 func (d *Device) pdOf(p driver.PD) (*pd, error) {
 	q, ok := p.(*pd)
-	if !ok || q == nil || q.dev != d || q.dead.Load() {
+	switch {
+	case !ok || q == nil || q.dev != d:
 		return nil, fmt.Errorf("protection domain is not one of this device: %w", syscall.EINVAL)
+	case q.dead.Load():
+		return nil, fmt.Errorf("protection domain was deallocated: %w", syscall.EINVAL)
 	}
 	return q, nil
 }

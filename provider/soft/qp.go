@@ -179,6 +179,8 @@ func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
 	switch {
 	case q.Type == ib.XRCSend:
 		return 0, fmt.Errorf("a queue pair of type XRC_SEND does not receive: %w", syscall.EINVAL)
+	case q.Type == ib.XRCRecv:
+		return 0, fmt.Errorf("an XRC target (XRC_RECV) has no receive queue, post to the shared receive queues of its domain: %w", syscall.EINVAL)
 	case q.Shared:
 		return 0, fmt.Errorf("the queue pair receives from a shared receive queue, post there: %w", syscall.EINVAL)
 	}
@@ -220,6 +222,8 @@ func (q *qp) canPost() error {
 	switch {
 	case q.dead:
 		return fmt.Errorf("queue pair was destroyed: %w", syscall.EINVAL)
+	case q.Type == ib.XRCRecv:
+		return fmt.Errorf("an XRC target (XRC_RECV) has no send queue: %w", syscall.EINVAL)
 	case q.State < ib.QPStateRTS:
 		return fmt.Errorf("queue pair is in state %v, sends need RTS: %w", q.State, syscall.EINVAL)
 	}

@@ -50,8 +50,11 @@ func (d *Device) CreateSRQ(p driver.PD, attr *ib.SRQAttr, ev driver.EventSink) (
 
 func (d *Device) srqOf(s driver.SRQ) (*srq, error) {
 	q, ok := s.(*srq)
-	if !ok || q == nil || q.pd.dev != d || q.dead.Load() {
+	switch {
+	case !ok || q == nil || q.pd.dev != d:
 		return nil, invalid("SRQ", "is not a shared receive queue of this device")
+	case q.dead.Load():
+		return nil, invalid("SRQ", "was destroyed")
 	}
 	return q, nil
 }

@@ -50,6 +50,7 @@ type CQModerator interface {
 type Clock interface {
 	// Ticks reads the clock.
 	Ticks() uint64
-	// WallClock gives ns since 1970 at the tick.
+	// WallClock gives ns since 1970 at the tick: the same for the same tick as long as
+	// nobody sets the time, and more for a later one.
 	WallClock(ticks uint64) int64
 }

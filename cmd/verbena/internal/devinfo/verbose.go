@@ -136,7 +136,7 @@ func Verbose(w io.Writer, d *Device) {
 	line("max_qp_rd_atom:\t\t\t", "%d", a.MaxQPRDAtom)
 	// There is no reliable datagram service: no ee contexts, no rdd.
 	line("max_ee_rd_atom:\t\t\t", "0")
-	line("max_res_rd_atom:\t\t", "%d", a.MaxQPRDAtom*a.MaxQP)
+	line("max_res_rd_atom:\t\t", "%d", a.MaxResRDAtom)
 	line("max_qp_init_rd_atom:\t\t", "%d", a.MaxQPInitRDAtom)
 	line("max_ee_init_rd_atom:\t\t", "0")
 	line("atomic_cap:\t\t\t", "%s (%d)", atomicName(a.AtomicCap), a.AtomicCap)
@@ -147,7 +147,7 @@ func Verbose(w io.Writer, d *Device) {
 	line("max_raw_ethy_qp:\t\t", "0")
 	line("max_mcast_grp:\t\t\t", "%d", a.MaxMcastGrp)
 	line("max_mcast_qp_attach:\t\t", "%d", a.MaxMcastQPAttach)
-	line("max_total_mcast_qp_attach:\t", "%d", a.MaxMcastGrp*a.MaxMcastQPAttach)
+	line("max_total_mcast_qp_attach:\t", "%d", a.MaxTotalMcastQPAttach)
 	line("max_ah:\t\t\t\t", "%d", a.MaxAH)
 	line("max_fmr:\t\t\t", "0")
 	line("max_srq:\t\t\t", "%d", a.MaxSRQ)
