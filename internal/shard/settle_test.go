@@ -84,5 +84,8 @@ func TestSettleWithALockThatIsNeverFree(t *testing.T) {
 		runtime.Gosched()
 	}
 	ended.Wait()
-	b.unlock()
+	n := b.steps.Load()
+	if b.unlock(); b.steps.Load() == n {
+		t.Error("the end of a step is not counted")
+	}
 }
