@@ -86,14 +86,18 @@ func (id *ID) attach(d *device, port uint8) {
 	}
 }
 
+// minBacklog is the least backlog: a place costs little, the lack of one costs a client
+// 4.6 s.
+const minBacklog = 128
+
 // serviceID is the service id of a port.
 func (id *ID) serviceID(port uint16) uint64 { return mad.ServiceID(uint16(id.ps), port) }
 
 // Listen has the ID get requests to its address and port (rdma_listen), on all devices
 // if it is bound to a wildcard, also on addresses that devices get later. An ID that
 // is not bound gets 0.0.0.0 and a free port. backlog is the number of requests
-// that may wait to be fetched; 0: 1,024. What comes beyond is not
-// refused: the peer tries again. EINVAL: wrong state; EADDRINUSE: another ID is
+// that may wait to be fetched; 0: 1,024, fewer than 128 count as 128. What comes beyond is
+// not refused: the peer tries again, but only after some seconds. EINVAL: wrong state; EADDRINUSE: another ID is
 // bound to the same, which SetReuseAddr has allowed, or another process has the address of the
 // device.
 func (id *ID) Listen(backlog int) error {
@@ -117,6 +121,9 @@ func (id *ID) listen(backlog int) error {
 	}
 	if id.state != stateBound {
 		return syscall.EINVAL
+	}
+	if backlog > 0 {
+		backlog = max(backlog, minBacklog)
 	}
 	// One that listens shares its port with nobody.
 	if id.reuse {
