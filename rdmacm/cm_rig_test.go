@@ -84,6 +84,7 @@ func (h *cmHost) close() {
 	if h.dead {
 		return
 	}
+	h.dead = true
 	h.t.Helper()
 	ctx := context.Background()
 	for _, id := range h.ids {
