@@ -10,6 +10,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/port/simnet"
+	"github.com/verbena-rdma/verbena/provider/soft"
 	"github.com/verbena-rdma/verbena/rdmacm"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -314,4 +315,89 @@ func TestAddressInformation(t *testing.T) {
 			t.Errorf("%s: %+v, %v", what, ai, err)
 		}
 	}
+}
+
+func TestPortsOfBothEnds(t *testing.T) {
+	r := newVRig(t, true, false)
+	r.connect()
+	a, b := r.a.id, r.b.id
+	if a.DstPort() != vport || b.SrcPort() != vport || a.SrcPort() == 0 || a.SrcPort() != b.DstPort() {
+		t.Error(a.SrcPort(), a.DstPort(), b.SrcPort(), b.DstPort())
+	}
+	if r.b.listen.DstPort() != 0 {
+		t.Error(r.b.listen.DstPort())
+	}
+}
+
+// The address is resolved in vain, which is an event, and can be tried again.
+func TestNoWayToTheAddress(t *testing.T) {
+	r := newVRig(t, true, false)
+	id := r.a.newID(rdmacm.PSTCP)
+	r.must(id.ResolveAddr(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("[2001:db8::7]:1"), 0)) // it has IPv4 only
+	e := r.a.nextEvent()
+	if e.Type != rdmacm.EventAddrError || e.ID != id || e.Status != -int(syscall.ENETUNREACH) || !errors.Is(e.Err(), syscall.ENETUNREACH) {
+		t.Errorf("%v", e)
+	}
+	r.must(e.Ack())
+	if err := id.ResolveAddr(t.Context(), netip.AddrPort{}, netip.AddrPort{}, 0); !errors.Is(err, syscall.EAFNOSUPPORT) {
+		t.Error(err)
+	}
+}
+
+// The peer has accepted, but the own queue pair cannot go on.
+func TestLocalFailureAfterTheAnswer(t *testing.T) {
+	r := newVRig(t, true, false)
+	r.prepare()
+	r.request()
+	r.must(r.a.id.QP().Modify(&ib.QPAttr{QPState: ib.QPStateErr}, ib.QPAttrState))
+	r.accept()
+	e := r.a.nextEvent()
+	if e.Type != rdmacm.EventConnectError || e.Status != -int(syscall.EINVAL) {
+		t.Errorf("%v", e)
+	}
+	r.must(e.Ack())
+	e = r.b.nextEvent()
+	if e.Type != rdmacm.EventRejected || e.Status != int(rdmacm.RejectConsumer) {
+		t.Errorf("the peer: %v", e)
+	}
+	r.must(e.Ack())
+}
+
+// The device goes away: every ID on it is told, and is of no use but to be destroyed.
+func TestDeviceOfAnIDIsRemoved(t *testing.T) {
+	r := newVRig(t, true, false)
+	r.connect()
+	r.a.report(soft.Netdev{Gone: true})
+	e := r.a.nextEvent()
+	if e.Type != rdmacm.EventDeviceRemoval || e.ID != r.a.id {
+		t.Errorf("%v", e)
+	}
+	r.must(e.Ack())
+	if err := r.a.id.Disconnect(t.Context()); err == nil {
+		t.Error("it can still be disconnected")
+	}
+	r.must(r.a.id.PostSend(1, []byte("x"), nil, ib.SendInline))
+	r.a.bad(r.a.sent(), ib.WCWRFlushErr, 1)
+}
+
+func TestGroupOfAnotherFamily(t *testing.T) {
+	r := newVRig(t, true, false)
+	r.datagrams()
+	r.must(r.a.id.JoinMulticast(t.Context(), netip.MustParseAddr("ff0e::1234"), "six"))
+	e := r.a.nextEvent()
+	if e.Type != rdmacm.EventMulticastError || e.Status != -int(syscall.EADDRNOTAVAIL) || e.UserContext != "six" {
+		t.Errorf("%v", e)
+	}
+	r.must(e.Ack())
+}
+
+// Some time after the end of a connection packets of it have died out.
+func TestTimewaitEnds(t *testing.T) {
+	r := newVRig(t, true, false)
+	r.connect()
+	r.disconnect()
+	r.b.cm(rdmacm.EventDisconnected)
+	r.must(r.b.id.Disconnect(t.Context()))
+	r.a.cm(rdmacm.EventDisconnected)
+	r.a.cm(rdmacm.EventTimewaitExit)
 }

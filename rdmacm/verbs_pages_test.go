@@ -494,7 +494,7 @@ func TestNamesAndNumbers(t *testing.T) {
 			t.Errorf("%d: %v", i, e)
 		}
 	}
-	if rdmacm.EventAddrChange != 14 || rdmacm.EventTimewaitExit != 15 {
+	if rdmacm.EventRouteError != 3 || rdmacm.EventAddrChange != 14 || rdmacm.EventTimewaitExit != 15 {
 		t.Error("events have moved")
 	}
 	for ps, name := range map[rdmacm.PortSpace]string{rdmacm.PSIPoIB: "RDMA_PS_IPOIB", rdmacm.PSTCP: "RDMA_PS_TCP", rdmacm.PSUDP: "RDMA_PS_UDP", rdmacm.PSIB: "RDMA_PS_IB"} {

@@ -44,6 +44,8 @@ type vend struct {
 	addr netip.Addr
 	id   *rdmacm.ID
 
+	report func(soft.Netdev) // tells of the interface, on the simulated network
+
 	rest []func() error // what is to be destroyed, last first
 	vendConn
 }
@@ -86,6 +88,12 @@ func (r *vrig) host(addr string, seed uint64) *vend {
 	if r.net != nil {
 		e.port = r.net.NewPort(simnet.Config{})
 		cfg.Port, cfg.Clock, cfg.Seed, cfg.Manual = e.port, r.net.Now, seed, true
+		cfg.NetDev, cfg.IfIndex = "vrig", int(seed)
+		cfg.Watch = func(report func(soft.Netdev)) (func(), error) {
+			e.report = report
+			report(soft.Netdev{Up: true, Enabled: true, MTU: cfg.LinkMTU, Addrs: cfg.Addrs})
+			return func() {}, nil
+		}
 	} else {
 		cfg.Port, cfg.NetDev = vok(udp.Open(udp.Config{}))(r.t), "lo"
 	}
