@@ -70,5 +70,15 @@ func TestFailDoomed(t *testing.T) {
 		if len(e.Doomed) != 0 || cq.Len() != 1 {
 			t.Errorf("%v: %d doomed, %d completions", state, len(e.Doomed), cq.Len())
 		}
+		// Brought up again for the same queue, it ends again.
+		if q.State = ib.QPStateRTS; !q.TakeRecv(e) {
+			if n, err := q.RQ.Post(make([]driver.RecvWR, 1)); n != 1 || err != nil || !q.TakeRecv(e) {
+				t.Fatal(n, err)
+			}
+		}
+		q.CompleteRecv(e, &driver.WC{}, false)
+		if e.FailDoomed(); q.State != ib.QPStateErr {
+			t.Errorf("%v: brought up again: %v", state, q.State)
+		}
 	}
 }
