@@ -29,6 +29,7 @@ type holder struct {
 	fast driver.FastMR
 	rkey ib.RKey // the newest, good or not
 	key  *key    // nil: none that is good
+	last *key    // what it had before
 	busy *op     // the work request that is changing it
 	plot *slot   // holdFast: its memory
 	away *key    // holdRegion: it is in the other domain, and would be this
@@ -143,6 +144,13 @@ func (s *sim) spoilKey(o *op, wr *driver.SendWR) bool {
 			return true
 		}
 	}
+	for _, h := range m.holders {
+		// Just invalidated: nothing has taken its place in the table.
+		if k := h.last; k != nil && h.kind != holdRegion && h.key == nil && h.busy == nil && (k.q == nil || k.q == o.q.peer) && s.chance(0.5) {
+			wr.RKey, wr.RemoteAddr, o.fault = k.rkey, aligned(o.code, k.base), faultRKey
+			return true
+		}
+	}
 	need := rightFor(o.code)
 	for try := range 10 {
 		if len(m.holders) == 0 {
@@ -245,7 +253,7 @@ func (k *key) kill(s *sim) {
 	}
 	s.note("node %d: key %#x is dead", k.h.n.id, uint32(k.rkey))
 	k.dead = true
-	if k.h.key == k {
+	if k.h.last = k; k.h.key == k {
 		k.h.key = nil
 	}
 	for _, o := range k.open {

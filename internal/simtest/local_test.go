@@ -14,7 +14,8 @@ func (s *sim) localWork(q *qp, h *holder) {
 	if q.dq == nil || !q.up || q.sqe || q.failed || q.typ == ib.UD || q.typ == ib.XRCRecv || len(q.sendq) >= int(q.cap.MaxSendWR) {
 		return
 	}
-	if h.key != nil && h.key.q != nil && h.key.q != q || !s.quiet(h.key, nil) {
+	foreign := h.key != nil && h.key.q != nil && h.key.q != q
+	if foreign && !s.chance(s.prof.faultRate*2) || !foreign && !s.quiet(h.key, nil) {
 		return
 	}
 	o := &op{id: uint64(len(s.ops)), q: q, num: q.dq.Num(), msg: -1, holder: h}
@@ -29,6 +30,9 @@ func (s *sim) localWork(q *qp, h *holder) {
 	k := &key{h: h, access: s.someRights()}
 	fault := s.chance(s.prof.faultRate * 2)
 	switch {
+	case foreign:
+		o.aims = h.key
+		o.code, wr.InvalidateRKey, o.fault, k = ib.WRLocalInv, h.rkey, faultLocal, nil
 	case h.kind == holdWindow1:
 		s.bindByCall(o, k, fault)
 		return
@@ -248,6 +252,23 @@ func (s *sim) unbound(q *qp) {
 	for _, h := range q.node.holders {
 		if k := h.key; k != nil && k.q == q {
 			k.kill(s)
+		}
+	}
+}
+
+// spoilInv has a SEND take along a key that its queue pair cannot invalidate: a
+// dead one, or one of a region, a window of type 1 or of another queue pair.
+func (s *sim) spoilInv(o *op, wr *driver.SendWR) {
+	m := o.q.peer.node
+	if len(m.dead) > 0 && s.chance(0.3) {
+		if k := pick(s, m.dead...); !m.good(k.rkey) {
+			wr.InvalidateRKey = k.rkey
+		}
+		return
+	}
+	for _, h := range m.holders {
+		if k := h.key; k != nil && h.busy == nil && (h.kind < holdWindow2 || h.kind == holdWindow2 && k.q != o.q.peer) && s.chance(0.5) {
+			wr.InvalidateRKey = k.rkey
 		}
 	}
 }

@@ -33,6 +33,7 @@ type op struct {
 	born   *key    // ... what it has then
 	dies   *key    // ... what it has no more
 	inv    ib.RKey
+	aims   *key // ... what it must not invalidate
 	doomed bool // ... and it ends with the request
 
 	cell    *cell
@@ -47,6 +48,7 @@ type op struct {
 	group     *group // ... or a group
 	members   []*qp  // ... and who was in it then
 	copies    map[*qp]int
+	at        int64  // when it was posted
 	num       ib.QPN // of q when it was posted
 	msg       int    // index among its direction's messages, -1: takes no receive
 	delivered int
@@ -217,7 +219,7 @@ func (s *sim) refused(q *qp) driver.SendWR {
 
 // request makes a random work request; nil: not possible now.
 func (s *sim) request(q *qp) (*op, driver.SendWR) {
-	o := &op{id: uint64(len(s.ops)), q: q, num: q.dq.Num(), msg: -1}
+	o := &op{id: uint64(len(s.ops)), q: q, num: q.dq.Num(), msg: -1, at: s.net.Now()}
 	// A queue full of requests that are not signaled would never tell of room.
 	o.signal = q.sigAll || s.chance(0.6) || len(q.sendq) == int(q.cap.MaxSendWR)-1
 	if o.signal && !q.sigAll {
@@ -423,11 +425,7 @@ func (s *sim) sendRequest(o *op, fault bool) (driver.SendWR, bool) {
 	if o.code == ib.WRSendWithInv {
 		if m := o.q.peer.node; o.dies == nil {
 			wr.InvalidateRKey = pick(s, m.full.RKey(), 0xDEAD)
-			if len(m.dead) > 0 && s.chance(0.5) {
-				if k := pick(s, m.dead...); !m.good(k.rkey) {
-					wr.InvalidateRKey = k.rkey
-				}
-			}
+			s.spoilInv(o, &wr)
 		}
 		return wr, good
 	}
