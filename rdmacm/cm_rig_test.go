@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
 	"github.com/verbena-rdma/verbena/port/simnet"
 	"github.com/verbena-rdma/verbena/provider/soft"
 	"github.com/verbena-rdma/verbena/rdmacm"
@@ -254,4 +255,11 @@ func sameBytes(t testing.TB, what string, got, want []byte) {
 	if !bytes.Equal(got, want) {
 		t.Errorf("%s: %d bytes % x, want %d bytes % x", what, len(got), got, len(want), want)
 	}
+}
+
+// inject sends a UDP payload again with a right ICRC.
+func (r *cmRig) inject(src, dst netip.Addr, b []byte) {
+	path := roce.NewPath(src, dst, roce.Port)
+	roce.PutICRC(b[len(b)-roce.ICRCLen:], path.Compute(b, 0))
+	r.net.Inject(netip.AddrPortFrom(src, roce.Port), dst, b, 0)
 }
