@@ -26,7 +26,10 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return cli.Usagef("%v (see: %s --help)", err, cmd.CommandPath())
 	})
-	root.AddCommand(newAsyncwatch(), newDemo(), newDemoPeer(), newDevices(), newDump(), newPingpong(), newVersion())
+	root.AddCommand(
+		newAsyncwatch(), newCmatose(), newCmtime(), newDemo(), newDemoPeer(), newDevices(), newDump(), newMckey(),
+		newPing(), newPingpong(), newUdaddy(), newVersion(),
+	)
 	return root
 }
 
