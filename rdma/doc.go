@@ -21,8 +21,8 @@
 //
 // gives soft_lo the one GID 127.0.0.2 and soft_eth0 two. Interfaces that are not
 // named keep their own addresses. On the loopback interface any address of
-// 127.0.0.0/8 will do; elsewhere the host must have the address, or opening
-// queue pairs on it fails with EADDRNOTAVAIL. An interface that does not exist,
+// 127.0.0.0/8 will do; elsewhere the host must have the address, or Open fails with
+// EADDRNOTAVAIL. An interface that does not exist,
 // an address that is invalid or not unicast, or a name that is listed twice
 // makes Devices and Open fail with EINVAL and tell what is wrong.
 //

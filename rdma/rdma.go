@@ -129,7 +129,8 @@ func interfaces() ([]string, error) {
 // Open opens a device: by its name (soft_eth0), by its interface (eth0), or by
 // an IP address that is one of its GIDs. With the empty name it opens the first
 // one that works, on an interface that leads to other hosts if there is one. The
-// caller closes the Context. ENODEV: there is none; ctx's error if that is done.
+// caller closes the Context. ENODEV: there is none; EADDRNOTAVAIL: it was given an
+// address that the host does not have; ctx's error if that is done.
 //
 // An address only selects the device, whose GID table may hold others before it:
 // find its index with FindGIDIndex, or use WithAddrs to make it the only GID.

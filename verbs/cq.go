@@ -196,9 +196,9 @@ func (q *CQ) DestroyContext(ctx context.Context) error {
 			q.ch.events.mute(&q.comp)
 		}
 		q.ctx.events.mute(&q.async)
-		if err := q.comp.wait(ctx); err != nil {
+		if err := q.comp.wait(ctx, "CQ.AckEvents"); err != nil {
 			return err
 		}
-		return q.async.wait(ctx)
+		return q.async.wait(ctx, "AsyncEvent.Ack")
 	}, q.release))
 }

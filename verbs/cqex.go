@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"fmt"
 	"syscall"
 	"time"
 
@@ -40,6 +41,11 @@ func (noCompletion) Unwrap() error { return syscall.ENOENT }
 // neither: they wait, on a queue with ib.CQSingleThreaded it is the application's
 // word. Completions go on coming in, and one is given to one poller only.
 //
+// A batch that is left without EndPoll keeps the next StartPoll or Poll waiting for
+// ever, as in C, that of the same goroutine too: where a return can come between,
+// defer EndPoll. The Read calls are for a batch: outside they panic, as an index out
+// of range does.
+//
 // A queue with ib.CQIgnoreOverrun never fails: when it is full, a new completion
 // takes the place of the oldest, which is lost without a trace. Resize, ReqNotify,
 // Wait and the rest are those of CQ, which CQEx has: QPInitAttr takes x.CQ.
@@ -48,10 +54,11 @@ type CQEx struct {
 	x driver.CQEx
 
 	// Of who polls.
-	open bool
-	wcs  []WC
-	ts   []uint64
-	at   int
+	single bool // nobody else polls, by the application's word
+	open   bool
+	wcs    []WC
+	ts     []uint64
+	at     int
 
 	walled bool  // wall is known, for this batch
 	wall   int64 // ns from the device's clock to 1970
@@ -70,7 +77,7 @@ func (c *Context) CreateCQEx(attr *CQInitAttrEx) (*CQEx, error) {
 	case !ok:
 		return nil, notOffered(op)
 	}
-	x := new(CQEx)
+	x := &CQEx{single: attr.Flags&ib.CQSingleThreaded != 0}
 	var err error
 	x.CQ, err = c.createCQ(op, attr.CQE, attr.Channel, attr.UserContext, func(notify func()) (driver.CQ, error) {
 		q, err := d.CreateCQEx(&driver.CQInitAttr{CQE: attr.CQE, CompVector: attr.CompVector, WCFlags: attr.WCFlags, Flags: attr.Flags}, notify)
@@ -85,10 +92,15 @@ func (c *Context) CreateCQEx(attr *CQInitAttrEx) (*CQEx, error) {
 
 // StartPoll begins a batch and comes to its first completion (ibv_start_poll). On
 // an empty queue it makes the progress of the whole device. With an error no
-// batch has begun: ErrNoCompletion, or EOVERFLOW as from Poll.
+// batch has begun: ErrNoCompletion, or EOVERFLOW as from Poll. It waits while
+// somebody has begun a batch: a goroutine that did so itself waits for ever, but
+// gets EBUSY on a queue with ib.CQSingleThreaded.
 func (x *CQEx) StartPoll() error {
 	if !x.alive() {
 		return opErr("start_poll", errCQClosed)
+	}
+	if x.single && x.open {
+		return opErr("start_poll", fmt.Errorf("the batch before has not ended, EndPoll ends it: %w", syscall.EBUSY))
 	}
 	wcs, ts, err := x.x.Look()
 	switch {
@@ -131,53 +143,61 @@ func (x *CQEx) EndPoll() {
 	x.x.Done(n)
 }
 
+// cur is the current completion.
+func (x *CQEx) cur() *WC {
+	if x.at >= len(x.wcs) {
+		panic("verbs: CQEx read outside StartPoll and EndPoll, or behind the last completion")
+	}
+	return &x.wcs[x.at]
+}
+
 // WRID names the work request of the current completion.
-func (x *CQEx) WRID() uint64 { return x.wcs[x.at].WRID }
+func (x *CQEx) WRID() uint64 { return x.cur().WRID }
 
 // Status is how the current work request ended.
-func (x *CQEx) Status() ib.WCStatus { return x.wcs[x.at].Status }
+func (x *CQEx) Status() ib.WCStatus { return x.cur().Status }
 
 // WC is the current completion as a whole, valid until NextPoll or EndPoll.
-func (x *CQEx) WC() *WC { return &x.wcs[x.at] }
+func (x *CQEx) WC() *WC { return x.cur() }
 
 // ReadOpcode tells what was done (ibv_wc_read_opcode).
-func (x *CQEx) ReadOpcode() ib.WCOpcode { return x.wcs[x.at].Opcode }
+func (x *CQEx) ReadOpcode() ib.WCOpcode { return x.cur().Opcode }
 
 // ReadVendorErr is the device's own code of an error (ibv_wc_read_vendor_err).
-func (x *CQEx) ReadVendorErr() uint32 { return x.wcs[x.at].VendorErr }
+func (x *CQEx) ReadVendorErr() uint32 { return x.cur().VendorErr }
 
 // ReadByteLen is the length of what was received or read (ibv_wc_read_byte_len).
-func (x *CQEx) ReadByteLen() uint32 { return x.wcs[x.at].ByteLen }
+func (x *CQEx) ReadByteLen() uint32 { return x.cur().ByteLen }
 
 // ReadImmData is the immediate data, valid with ib.WCWithImm
 // (ibv_wc_read_imm_data).
-func (x *CQEx) ReadImmData() uint32 { return x.wcs[x.at].ImmData }
+func (x *CQEx) ReadImmData() uint32 { return x.cur().ImmData }
 
 // ReadInvalidatedRKey is the key that the peer invalidated, valid with
 // ib.WCWithInv (ibv_wc_read_invalidated_rkey).
-func (x *CQEx) ReadInvalidatedRKey() ib.RKey { return x.wcs[x.at].InvalidatedRKey }
+func (x *CQEx) ReadInvalidatedRKey() ib.RKey { return x.cur().InvalidatedRKey }
 
 // ReadQPNum is the number of the queue pair here (ibv_wc_read_qp_num).
-func (x *CQEx) ReadQPNum() ib.QPN { return x.wcs[x.at].QPNum }
+func (x *CQEx) ReadQPNum() ib.QPN { return x.cur().QPNum }
 
 // ReadSrcQP is the number of the sender's queue pair (ibv_wc_read_src_qp).
-func (x *CQEx) ReadSrcQP() ib.QPN { return x.wcs[x.at].SrcQP }
+func (x *CQEx) ReadSrcQP() ib.QPN { return x.cur().SrcQP }
 
 // ReadWCFlags tells what else is valid (ibv_wc_read_wc_flags).
-func (x *CQEx) ReadWCFlags() ib.WCFlags { return x.wcs[x.at].Flags }
+func (x *CQEx) ReadWCFlags() ib.WCFlags { return x.cur().Flags }
 
 // ReadPKeyIndex is the index of the partition key (ibv_wc_read_pkey_index).
-func (x *CQEx) ReadPKeyIndex() uint16 { return x.wcs[x.at].PKeyIndex }
+func (x *CQEx) ReadPKeyIndex() uint16 { return x.cur().PKeyIndex }
 
 // ReadSLID is the sender's local identifier, 0 on Ethernet (ibv_wc_read_slid).
-func (x *CQEx) ReadSLID() uint16 { return x.wcs[x.at].SLID }
+func (x *CQEx) ReadSLID() uint16 { return x.cur().SLID }
 
 // ReadSL is the service level (ibv_wc_read_sl).
-func (x *CQEx) ReadSL() uint8 { return x.wcs[x.at].SL }
+func (x *CQEx) ReadSL() uint8 { return x.cur().SL }
 
 // ReadDLIDPathBits are the path bits of the local identifier, 0 on Ethernet
 // (ibv_wc_read_dlid_path_bits).
-func (x *CQEx) ReadDLIDPathBits() uint8 { return x.wcs[x.at].DLIDPathBits }
+func (x *CQEx) ReadDLIDPathBits() uint8 { return x.cur().DLIDPathBits }
 
 // ReadCompletionTS is when the completion came, in ticks of the device's clock
 // (ibv_wc_read_completion_ts): the clock of QueryRTValues, at the rate of
@@ -187,7 +207,7 @@ func (x *CQEx) ReadDLIDPathBits() uint8 { return x.wcs[x.at].DLIDPathBits }
 // all that this turn brings the one time: a timestamp may be some microseconds
 // earlier than the packet in a capture.
 func (x *CQEx) ReadCompletionTS() uint64 {
-	if x.ts == nil {
+	if _ = x.cur(); x.ts == nil {
 		return 0
 	}
 	return x.ts[x.at]
@@ -199,7 +219,7 @@ func (x *CQEx) ReadCompletionTS() uint64 {
 // system's time; within a batch even then.
 func (x *CQEx) ReadCompletionWallclockNS() uint64 {
 	c, ok := x.ctx.dev.(driver.Clock)
-	if x.ts == nil || !ok {
+	if _ = x.cur(); x.ts == nil || !ok {
 		return 0
 	}
 	ts := x.ts[x.at]

@@ -14,7 +14,7 @@ import (
 // pairs is attached, and lid is ignored. Attaching again does nothing.
 //
 // Datagrams to the group are sent with an address handle to gid and
-// RemoteQPN ib.QPNMulticast; each queue pair of the group gets one copy, on all
+// RemoteQPN ib.QPNMulticast (any other is refused, nobody would receive it); each queue pair of the group gets one copy, on all
 // hosts, that of the sender too unless it was created with
 // QPInitAttr.BlockSelfMcastLB. A hop limit of 0 or 1 keeps them on the subnet.
 //

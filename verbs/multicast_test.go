@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -190,11 +191,17 @@ func TestCase27_EachMemberOnce(t *testing.T) {
 func TestCase27_WrongDestination(t *testing.T) {
 	r := newMcastRig(t, 2)
 	sender, l := r.a.listener(0, false), r.b.listener(2, false).join(group4)
-	sender.toGroup(r, group4, l.Num(), []byte("x"))                    // a member by its own number
-	sender.toGroup(r, r.b.addr, ib.QPNMulticast, []byte("x"))          // its host by everybody's number
-	sender.toGroup(r, group4.Next(), ib.QPNMulticast, []byte("x"))     // another group
-	r.net.Inject(netip.AddrPortFrom(r.a.addr, 7), group4, nil, 0)      // not a packet
-	r.net.Inject(netip.AddrPortFrom(r.a.addr, 7), group4, spoilt(), 0) // with a wrong ICRC
+	ah := ok(r.a.pd.CreateAH(&ib.AHAttr{IsGlobal: true, DGID: ib.GIDFromAddr(group4), PortNum: 1}))(t)
+	r.a.later(ah.Destroy)
+	wr := verbs.SendWR{Opcode: ib.WRSend, AH: ah, RemoteQPN: l.Num(), RemoteQKey: qkey}
+	if err := sender.PostSendOne(&wr); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "RemoteQPN") {
+		t.Errorf("to a member by its own number: %v", err)
+	}
+	sender.toGroup(r, r.b.addr, ib.QPNMulticast, []byte("x"))                         // its host by everybody's number
+	sender.toGroup(r, group4.Next(), ib.QPNMulticast, []byte("x"))                    // another group
+	r.net.Inject(netip.AddrPortFrom(r.a.addr, 7), group4, nil, 0)                     // not a packet
+	r.net.Inject(netip.AddrPortFrom(r.a.addr, 7), group4, spoilt(ib.QPNMulticast), 0) // with a wrong ICRC
+	r.net.Inject(netip.AddrPortFrom(r.a.addr, 7), group4, spoilt(l.Num()), 0)         // a member by its own number
 	r.settle()
 	if n := l.got(t, sender, r.a.addr, group4, nil); n != 0 {
 		t.Errorf("received %d", n)
@@ -210,10 +217,10 @@ func TestCase27_WrongDestination(t *testing.T) {
 	}
 }
 
-// spoilt is a datagram to the multicast queue pair number whose ICRC is wrong.
-func spoilt() []byte {
+// spoilt is a datagram to a queue pair number whose ICRC is wrong.
+func spoilt(n ib.QPN) []byte {
 	b := make([]byte, roce.OpUDSendOnly.Info().HdrLen+4+roce.ICRCLen)
-	roce.BTH(b).Put(roce.OpUDSendOnly, false, 0, uint16(ib.PKeyDefault), uint32(ib.QPNMulticast), false, 1)
+	roce.BTH(b).Put(roce.OpUDSendOnly, false, 0, uint16(ib.PKeyDefault), uint32(n), false, 1)
 	return b
 }
 

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -164,7 +165,7 @@ func (m *MR) SGE(offset, length int) SGE {
 	}
 	in := m.null || uint64(offset) <= size && uint64(length) <= size-uint64(offset)
 	if offset < 0 || length < 0 || !in || uint64(length) > 1<<32-1 {
-		panic("verbs: SGE out of range of the memory region")
+		panic(fmt.Sprintf("verbs: SGE of %d bytes at offset %d is not in the memory region of %d bytes", length, offset, size))
 	}
 	return SGE{Addr: addr + uint64(offset), Length: uint32(length), LKey: key}
 }

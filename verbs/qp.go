@@ -269,6 +269,6 @@ func (q *QP) Destroy() error { return q.DestroyContext(context.Background()) }
 func (q *QP) DestroyContext(ctx context.Context) error {
 	return opErr("destroy_qp", q.end(ctx, q.qp.Destroy, func(ctx context.Context) error {
 		q.ctx.events.mute(&q.async)
-		return q.async.wait(ctx)
+		return q.async.wait(ctx, "AsyncEvent.Ack")
 	}, q.release))
 }

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"context"
+	"fmt"
 	"sync"
 )
 
@@ -35,8 +36,9 @@ func (l *ledger) ack(n int) (open int, ok bool) {
 	return open, true
 }
 
-// wait returns when every event was acknowledged, or ctx's error.
-func (l *ledger) wait(ctx context.Context) error {
+// wait returns when every event was acknowledged, or ctx's error; how acknowledges
+// them.
+func (l *ledger) wait(ctx context.Context, how string) error {
 	for {
 		l.mu.Lock()
 		if l.open == 0 {
@@ -51,9 +53,21 @@ func (l *ledger) wait(ctx context.Context) error {
 		select {
 		case <-idle:
 		case <-ctx.Done():
-			return ctx.Err()
+			return l.owed(ctx.Err(), how)
 		}
 	}
+}
+
+// owed says that the wait for acknowledgements ended with err.
+func (l *ledger) owed(err error, how string) error {
+	l.mu.Lock()
+	n := l.open
+	l.mu.Unlock()
+	are := "events are"
+	if n == 1 {
+		are = "event is"
+	}
+	return fmt.Errorf("%d %s not acknowledged (%s): %w", n, are, how, err)
 }
 
 // eventQueue holds events until they are got. It grows: an event is never lost,

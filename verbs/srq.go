@@ -133,6 +133,6 @@ func (s *SRQ) Destroy() error { return s.DestroyContext(context.Background()) }
 func (s *SRQ) DestroyContext(ctx context.Context) error {
 	return opErr("destroy_srq", s.end(ctx, s.srq.Destroy, func(ctx context.Context) error {
 		s.pd.ctx.events.mute(&s.async)
-		return s.async.wait(ctx)
+		return s.async.wait(ctx, "AsyncEvent.Ack")
 	}, s.release))
 }

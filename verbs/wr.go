@@ -31,6 +31,15 @@ import (
 // too. Users of PostSend do not wait: their lists come before or after the whole
 // batch. Start and what follows belong to one goroutine.
 //
+// A batch that is left without Complete or Abort keeps the next Start waiting for
+// ever, as in C, that of the same goroutine too. Where a return can come between,
+// write
+//
+//	x.Start()
+//	defer x.Abort() // does nothing after Complete
+//
+// with a QPEx that no other goroutine uses.
+//
 // Memory: setters copy lists and inline data at once, so that these may be used
 // again; a BindInfo must stay as it is until Complete. The memory that SGEs
 // name is the device's until the request has completed. Once it has seen its
@@ -90,8 +99,8 @@ func (q *QP) Ex(ops ...ib.WROpcode) (*QPEx, error) {
 	return x, nil
 }
 
-// Start begins a batch (ibv_wr_start). It waits while another goroutine has begun
-// one on this queue pair.
+// Start begins a batch (ibv_wr_start). It waits while somebody has begun one on this
+// queue pair: a goroutine that did so itself waits for ever.
 func (x *QPEx) Start() {
 	x.qp.exMu.Lock()
 	x.open = true
@@ -129,8 +138,8 @@ func (x *QPEx) Complete() error {
 	return postErr(op, n, x.wrs[n].WRID, err)
 }
 
-// Abort forgets the batch (ibv_wr_abort): nothing of it is posted. Without Start it
-// does nothing.
+// Abort forgets the batch (ibv_wr_abort): nothing of it is posted. Without Start,
+// and after Complete, it does nothing.
 func (x *QPEx) Abort() {
 	if x.open {
 		x.end()

@@ -15,9 +15,10 @@ import (
 
 // ah is an address handle: a prepared flow.
 type ah struct {
-	pd   *pd
-	flow *pkt.Flow
-	dead atomic.Bool
+	pd    *pd
+	flow  *pkt.Flow
+	group bool // leads to a multicast group
+	dead  atomic.Bool
 }
 
 // CreateAH implements driver.Device.
@@ -45,7 +46,7 @@ func (d *Device) CreateAH(p driver.PD, attr *ib.AHAttr) (driver.AH, error) {
 		// on the way.
 		flow.MaxSegs = 1
 	}
-	return &ah{pd: dom, flow: flow}, nil
+	return &ah{pd: dom, flow: flow, group: flow.Dst().IsMulticast()}, nil
 }
 
 // Flow gives the prepared flow to the datagram service; nil once destroyed.

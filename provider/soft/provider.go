@@ -2,6 +2,7 @@ package soft
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -79,7 +80,8 @@ func (p *Provider) Devices(context.Context) ([]driver.DeviceInfo, error) {
 	return list, nil
 }
 
-// Open implements driver.Provider. ENODEV: there is no such device.
+// Open implements driver.Provider. ENODEV: there is no such device; EADDRNOTAVAIL: one
+// of the addresses that were chosen for it is not of this host.
 func (p *Provider) Open(_ context.Context, name string) (driver.Device, error) {
 	cfgs, err := p.configs()
 	if err != nil {
@@ -94,6 +96,11 @@ func (p *Provider) Open(_ context.Context, name string) (driver.Device, error) {
 		return nil, fmt.Errorf("no device %s (there are: %s): %w", name, strings.Join(names, ", "), syscall.ENODEV)
 	}
 	cfg := cfgs[i]
+	if cfg.FixedAddrs {
+		if err := onThisHost(cfg.Addrs, cfg.NetDev); err != nil {
+			return nil, err
+		}
+	}
 	if cfg.Port, err = udp.Open(udp.Config{IfIndex: cfg.IfIndex}); err != nil {
 		return nil, err
 	}
@@ -107,6 +114,31 @@ func (p *Provider) Open(_ context.Context, name string) (driver.Device, error) {
 		return nil, fmt.Errorf("device %s: %w", name, syscall.ENODEV)
 	}
 	return d, nil
+}
+
+// onThisHost refuses addresses that the host does not have: without, the first that
+// would show it is a queue pair that goes to RTR. What the host has only the kernel
+// knows (all of 127.0.0.0/8, addresses of other interfaces, net.ipv4.ip_nonlocal_bind):
+// it is asked with a socket that is thrown away.
+func onThisHost(addrs []netip.Addr, netdev string) error {
+	for _, a := range addrs {
+		if a.Is6() && a.IsLinkLocalUnicast() && a.Zone() == "" {
+			a = a.WithZone(netdev)
+		}
+		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a.Unmap(), 0)))
+		switch {
+		case err == nil:
+			_ = c.Close()
+		case errors.Is(err, syscall.EADDRNOTAVAIL):
+			bits := 24
+			if a.Unmap().Is6() {
+				bits = 64
+			}
+			return fmt.Errorf("%s is not an address of this host: choose another, or add it (as root: ip addr add %s/%d dev %s): %w",
+				a, a.Unmap().WithZone(""), bits, netdev, syscall.EADDRNOTAVAIL)
+		}
+	}
+	return nil
 }
 
 // configs describes a device for each usable interface.

@@ -244,6 +244,14 @@ func (q *qp) push(wr *driver.SendWR) error {
 		if to, err = q.ahOf(wr.AH); err != nil {
 			return err
 		}
+		// Whoever is addressed by its own number has not asked for what a group gets, and
+		// drops it (rdma_rxe takes it): it would vanish without a word.
+		if to.group && wr.RemoteQPN != ib.QPNMulticast {
+			return &queue.WRError{
+				Field: "RemoteQPN", Err: syscall.EINVAL,
+				Detail: fmt.Sprintf("%#x, but AH is that of a group: want ib.QPNMulticast", uint32(wr.RemoteQPN)),
+			}
+		}
 	}
 	w, err := q.enqueue(wr)
 	if err == nil && to != nil {
