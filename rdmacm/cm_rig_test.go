@@ -22,6 +22,8 @@ type cmRig struct {
 	t    testing.TB
 	net  *simnet.Net
 	a, b *cmHost // the client and the server, as far as tests have those
+
+	watch soft.Watch // of hosts that are made from now on
 }
 
 // cmHost is a device with a manager and an event channel.
@@ -54,7 +56,7 @@ func (r *cmRig) host(name string, seed uint64, addrs ...string) *cmHost {
 func (r *cmRig) hostWith(name string, seed, cmSeed uint64, addrs ...string) *cmHost {
 	r.t.Helper()
 	h := &cmHost{t: r.t, net: r.net, port: r.net.NewPort(simnet.Config{}), addr: netip.MustParseAddr(addrs[0])}
-	cfg := soft.Config{Name: name, LinkMTU: 1500, Port: h.port, Clock: r.net.Now, Seed: seed, Manual: true, GUID: 0x1000 + seed&0xFF}
+	cfg := soft.Config{Name: name, LinkMTU: 1500, Port: h.port, Clock: r.net.Now, Seed: seed, Manual: true, GUID: 0x1000 + seed&0xFF, Watch: r.watch}
 	for _, a := range addrs {
 		cfg.Addrs = append(cfg.Addrs, netip.MustParseAddr(a))
 	}
