@@ -506,3 +506,19 @@ func TestNamesAndNumbers(t *testing.T) {
 		t.Error("constants")
 	}
 }
+
+// A region without any right may still be read by this side.
+func TestLocalReadingIsAlwaysAllowed(t *testing.T) {
+	overBoth(t, func(t *testing.T, r *vrig) {
+		r.connect()
+		b := make([]byte, 8)
+		fill(b, 1)
+		mr, dst := vok(r.a.id.PD().RegMR(b, 0))(t), r.b.write(8)
+		r.a.later(mr.Dereg)
+		r.must(r.a.id.PostWrite(1, b, mr, ib.SendSignaled, dst.Addr(), dst.RKey()))
+		r.a.good(r.a.sent(), 1)
+		if !bytes.Equal(dst.Bytes(), b) {
+			t.Error("other bytes")
+		}
+	})
+}
