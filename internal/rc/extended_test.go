@@ -548,3 +548,23 @@ func TestExtendedWeather(t *testing.T) {
 		w.idle()
 	}
 }
+
+// An ATOMIC WRITE behind a READ of the same bytes, as a WRITE: the response that was
+// not sent yet refers to memory that must not change under its ICRC.
+func TestAtomicWriteBehindReadOfSameBytes(t *testing.T) {
+	w := newWorld(t, defaults())
+	fill(w.a.buf[:8], 9)
+	fill(w.b.buf[:4096], 1)
+	old := append([]byte{}, w.b.buf[:4096]...)
+	w.a.push(w.a.read(1, 100_000, 0, 4096))
+	wr := w.a.write(2, 0, 0, 8)
+	wr.Opcode = ib.WRAtomicWrite
+	w.a.push(wr)
+	w.a.kick()
+	w.run(0)
+	w.want("completions", wcs(w.a.scq), "1:success 2:success")
+	w.want("READ", same(w.a.buf[100_000:104_096], old), true)
+	w.want("stored", same(w.b.buf[:8], w.a.buf[:8]), true)
+	w.want("timeouts", w.a.env.Stats.LocalTimeouts, 0)
+	w.idle()
+}
