@@ -162,23 +162,25 @@ func await(ctx context.Context, cq *verbs.CQ) error {
 // addresses, each address of the interfaces, and the host's name.
 func TestCase97_OneProcess(t *testing.T) {
 	var none netip.Addr
-	a, b := loopAddr(), loopAddr()
-	m := loopManager(t, a, b)
-	any4 := netip.IPv4Unspecified()
-	for _, c := range []struct {
-		name             string
-		listen, src, dst netip.Addr
-	}{
-		{"itself", a, a, a},
-		{"itself by route", a, none, a},
-		{"to another", b, a, b},
-		{"and back", a, b, a},
-		{"wildcard", any4, none, b},
-		{"nothing but any", any4, none, any4},
-		{"both families", netip.IPv6Unspecified(), none, b},
-	} {
-		t.Run(c.name, func(t *testing.T) { talk(t, m, c.listen, c.src, c.dst) })
-	}
+	t.Run("chosen addresses", func(t *testing.T) {
+		a, b := loopAddr(), loopAddr()
+		m := loopManager(t, a, b)
+		any4 := netip.IPv4Unspecified()
+		for _, c := range []struct {
+			name             string
+			listen, src, dst netip.Addr
+		}{
+			{"itself", a, a, a},
+			{"itself by route", a, none, a},
+			{"to another", b, a, b},
+			{"and back", a, b, a},
+			{"wildcard", any4, none, b},
+			{"nothing but any", any4, none, any4},
+			{"both families", netip.IPv6Unspecified(), none, b},
+		} {
+			t.Run(c.name, func(t *testing.T) { talk(t, m, c.listen, c.src, c.dst) })
+		}
+	})
 	all := loopManager(t)
 	devs, err := all.Devices(patient(t))
 	if err != nil {
