@@ -412,7 +412,9 @@ func TestCmtime(t *testing.T) {
 	a := loopAddr()
 	srv := startCM(t, a, fmt.Sprintf("cmtime -b %v", a))
 	number := `\s+[0-9]+\.[0-9]{2}`
-	row := func(name string) string { return regexp.QuoteMeta(fmt.Sprintf("%-13s:", name)) + strings.Repeat(number, 4) + "\n" }
+	row := func(name string) string {
+		return regexp.QuoteMeta(fmt.Sprintf("%-13s:", name)) + strings.Repeat(number, 4) + "\n"
+	}
 	for _, c := range []struct {
 		options string
 		bind    bool

@@ -283,6 +283,13 @@ func (s *session) disconnect() error {
 	}
 	ctx, cancel := cmapp.Cleanup(s.ctx)
 	defer cancel()
+	if s.cfg.Server { // before the connection is established there is nothing to disconnect
+		select {
+		case <-s.steps:
+		case <-s.ctx.Done():
+		case <-ctx.Done():
+		}
+	}
 	err := s.id.Disconnect(ctx)
 	if errors.Is(err, syscall.EINVAL) { // it was not connected
 		return nil
