@@ -113,7 +113,7 @@ func checkWire(t *testing.T, r *demo.Result) {
 		t.Errorf("%d WRITE packets for %d bytes", writes, r.Size)
 	}
 	for _, k := range []string{
-		"WRITE RC_ACKNOWLEDGE", "READ RC_RDMA_READ_REQUEST", "SEND RC_SEND_ONLY", "FETCH_ADD RC_FETCH_ADD",
+		"connect UD_SEND_ONLY", "WRITE RC_ACKNOWLEDGE", "READ RC_RDMA_READ_REQUEST", "SEND RC_SEND_ONLY", "FETCH_ADD RC_FETCH_ADD",
 		"FETCH_ADD RC_ATOMIC_ACKNOWLEDGE", "CMP_SWAP RC_COMPARE_SWAP", "DATAGRAM UD_SEND_ONLY", "PINGPONG RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE",
 	} {
 		if counts[k] == 0 {
@@ -129,7 +129,7 @@ func TestDemoText(t *testing.T) {
 	r := verbena(t, demoArgs("--size", "65", "--pings", "0")...).want(t, cli.ExitOK)
 	for _, s := range []string{
 		"65 MiB, random, made for this", "same checksum there", "same checksum back here", "it was 41", "it was 42", "RC_RDMA_WRITE_FIRST",
-		"RC_RDMA_READ_RESPONSE_MIDDLE", "RC_ATOMIC_ACKNOWLEDGE", "UD_SEND_ONLY", "Everything arrived as it was sent.",
+		"RC_RDMA_READ_RESPONSE_MIDDLE", "RC_ATOMIC_ACKNOWLEDGE", "UD_SEND_ONLY", "from QP 0x000001, REQ", "from QP 0x000001, REP", "Everything arrived as it was sent.",
 	} {
 		if !strings.Contains(r.stdout, s) {
 			t.Errorf("the output lacks %q:\n%s", s, r.stdout)

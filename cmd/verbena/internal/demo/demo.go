@@ -112,17 +112,13 @@ func (r *run) do(ctx context.Context, die func(error)) (err error) {
 		return err
 	}
 	defer r.child.stop()
-	a, err := r.child.ask(ctx, &request{Op: opSetup, Setup: &setup{Addr: r.PeerAddr, Window: window, Peer: r.me, Damage: r.Damage}})
+	a, err := r.child.ask(ctx, &request{Op: opSetup, Setup: &setup{Addr: r.PeerAddr, Window: window, Damage: r.Damage}})
 	if err != nil {
 		return err
 	}
-	if a.Contact == nil {
-		return errors.New("the second process told no address")
-	}
-	r.remote = *a.Contact
 	r.rec.enter("connect")
-	if err := r.connect(&r.remote); err != nil {
-		return err
+	if r.remote, err = r.connect(ctx, netip.AddrPortFrom(r.PeerAddr, a.Port)); err != nil {
+		return ctxErr(ctx, err)
 	}
 	r.describe()
 	for _, step := range []func(context.Context) error{r.transfer, r.message, r.atomics, r.datagram, r.latency} {
@@ -157,5 +153,5 @@ func (r *run) describe() {
 	r.res.From, r.res.To = r.Addr.String(), r.PeerAddr.String()
 	r.res.PeerPID = r.child.cmd.Process.Pid
 	r.res.Device, r.res.PeerDevice = r.me.Device, r.remote.Device
-	r.res.PathMTU = min(r.me.MTU, r.remote.MTU).Bytes()
+	r.res.PathMTU = r.mtu.Bytes()
 }

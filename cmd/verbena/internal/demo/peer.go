@@ -84,6 +84,10 @@ func Peer(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 			return e
 		case r.Op == opBye:
 			return nil
+		case r.Op == opSetup:
+			if p.first, err = p.accept(ctx, p.prepare); err != nil {
+				return fmt.Errorf("accept the first process: %w", ctxErr(ctx, err))
+			}
 		case r.Op == opPong:
 			if err := p.rally(ctx, r.Count, &p.first, nil); err != nil {
 				return err
@@ -143,18 +147,21 @@ func (p *peer) setup(ctx context.Context, c *setup) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	p.side, p.first, p.damage = s, c.Peer, c.Damage
+	p.side, p.damage = s, c.Damage
 	binary.NativeEndian.PutUint64(s.bytes(wordAt, 8), firstWord)
-	if err := s.connect(&c.Peer); err != nil {
-		return answer{}, err
-	}
 	if err := s.ud.PostRecvOne(&verbs.RecvWR{WRID: recvDatagram, SGList: []verbs.SGE{s.small.SGE(datagramAt, grhLen+datagramLen)}}); err != nil {
 		return answer{}, err
 	}
-	if err := s.rc.PostRecvOne(&verbs.RecvWR{WRID: recvMessage, SGList: []verbs.SGE{s.small.SGE(messageAt, messageMax)}}); err != nil {
-		return answer{}, err
+	port, err := s.listen()
+	return answer{Port: port}, err
+}
+
+// prepare posts receives for what comes by the connection.
+func (p *peer) prepare() error {
+	if err := p.rc.PostRecvOne(&verbs.RecvWR{WRID: recvMessage, SGList: []verbs.SGE{p.small.SGE(messageAt, messageMax)}}); err != nil {
+		return err
 	}
-	return answer{Contact: &s.me}, s.postPings(pings)
+	return p.postPings(pings)
 }
 
 // postPings posts receives for pings: they have no buffer, the data goes where

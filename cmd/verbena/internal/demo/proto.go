@@ -13,7 +13,7 @@ import (
 
 // Operations of a request.
 const (
-	opSetup    = "setup"    // open the device, connect, post receives
+	opSetup    = "setup"    // open the device and listen; accept, after the answer to this
 	opHash     = "hash"     // add the window's first Len bytes to the checksum
 	opRecv     = "recv"     // checksum of the message that came by SEND
 	opDatagram = "datagram" // checksum of the datagram
@@ -35,32 +35,19 @@ type request struct {
 type setup struct {
 	Addr   netip.Addr // its own
 	Window int        // bytes
-	Peer   contact
-	Damage string // what to spoil, for tests of the comparisons
-}
-
-// contact is what one side tells the other for the connection.
-type contact struct {
-	Device string
-	GID    ib.GID
-	RC, UD ib.QPN
-	PSN    uint32
-	MTU    ib.MTU
-	// Registered memory: the window for the file, and the small things (see layout).
-	WindowAddr, SmallAddr uint64
-	WindowKey, SmallKey   ib.RKey
+	Damage string     // what to spoil, for tests of the comparisons
 }
 
 // answer is what the second process says.
 type answer struct {
-	Err     string   `json:",omitempty"`
-	Errno   uintptr  `json:",omitempty"` // of Err
-	Contact *contact `json:",omitempty"`
-	Len     int      `json:",omitempty"`
-	Sum     string   `json:",omitempty"` // SHA-256, hexadecimal
-	Value   uint64   `json:",omitempty"`
-	SrcQP   ib.QPN   `json:",omitempty"`
-	GID     *ib.GID  `json:",omitempty"`
+	Err   string  `json:",omitempty"`
+	Errno uintptr `json:",omitempty"` // of Err
+	Port  uint16  `json:",omitempty"` // at which it waits to be connected to
+	Len   int     `json:",omitempty"`
+	Sum   string  `json:",omitempty"` // SHA-256, hexadecimal
+	Value uint64  `json:",omitempty"`
+	SrcQP ib.QPN  `json:",omitempty"`
+	GID   *ib.GID `json:",omitempty"`
 }
 
 // lineOf is a value as one line.

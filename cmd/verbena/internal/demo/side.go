@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/trace"
 	"github.com/verbena-rdma/verbena/provider/soft"
 	"github.com/verbena-rdma/verbena/rdma"
+	"github.com/verbena-rdma/verbena/rdmacm"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -69,6 +69,10 @@ type side struct {
 	me     contact
 	wcs    [32]verbs.WC
 	undo   []func() error
+
+	cm       *rdmacm.Manager
+	listener *rdmacm.ID // of the second process
+	mtu      ib.MTU     // of the path, in the first process
 }
 
 // open makes a side on the address, with a window of size bytes.
@@ -80,10 +84,6 @@ func open(ctx context.Context, addr netip.Addr, size int, rec trace.Recorder) (s
 		}
 	}()
 	if err := s.openDevice(ctx, rec); err != nil {
-		return s, err
-	}
-	port, err := s.dev.QueryPort(1)
-	if err != nil {
 		return s, err
 	}
 	if s.pd, err = s.dev.AllocPD(); err != nil {
@@ -104,22 +104,17 @@ func open(ctx context.Context, addr netip.Addr, size int, rec trace.Recorder) (s
 		return s, err
 	}
 	s.undo = append(s.undo, s.cq.Destroy)
-	for _, q := range []struct {
-		qp  **verbs.QP
-		typ ib.QPType
-	}{{&s.rc, ib.RC}, {&s.ud, ib.UD}} {
-		*q.qp, err = s.pd.CreateQP(&verbs.QPInitAttr{
-			SendCQ: s.cq, RecvCQ: s.cq, Type: q.typ,
-			Cap: ib.QPCap{MaxSendWR: sqDepth, MaxRecvWR: rqDepth, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 64},
-		})
-		if err != nil {
-			return s, err
-		}
-		s.undo = append(s.undo, (*q.qp).Destroy)
+	if s.ud, err = s.pd.CreateQP(s.attr(ib.UD)); err != nil {
+		return s, err
 	}
+	s.undo = append(s.undo, s.ud.Destroy)
+	if err := s.startUD(); err != nil {
+		return s, err
+	}
+	s.cm = rdmacm.NewManager(rdmacm.WithContexts(s.dev))
+	s.undo = append(s.undo, s.cm.Close)
 	s.me = contact{
-		Device: s.dev.Device().Name(),
-		GID:    ib.GIDFromAddr(addr), RC: s.rc.Num(), UD: s.ud.Num(), PSN: rand.Uint32() & 0xFFFFFF, MTU: port.ActiveMTU,
+		Device: s.dev.Device().Name(), UD: s.ud.Num(),
 		WindowAddr: s.window.Addr(), WindowKey: s.window.RKey(), SmallAddr: s.small.Addr(), SmallKey: s.small.RKey(),
 	}
 	return s, nil
@@ -148,11 +143,8 @@ func (s *side) openDevice(ctx context.Context, rec trace.Recorder) error {
 	return fmt.Errorf("there is no device of the interface %s: %w", netdev, syscall.ENODEV)
 }
 
-// connect moves the queue pairs to RTS.
-func (s *side) connect(peer *contact) error {
-	if err := s.connectRC(peer); err != nil {
-		return fmt.Errorf("connect from %s to %s: %w", s.addr, peer.GID.Addr(), err)
-	}
+// startUD moves the queue pair for datagrams to RTS.
+func (s *side) startUD() error {
 	q := s.ud
 	if err := q.Modify(&ib.QPAttr{QPState: ib.QPStateInit, PortNum: 1, QKey: qkey},
 		ib.QPAttrState|ib.QPAttrPKeyIndex|ib.QPAttrPort|ib.QPAttrQKey); err != nil {
@@ -162,25 +154,6 @@ func (s *side) connect(peer *contact) error {
 		return err
 	}
 	return q.Modify(&ib.QPAttr{QPState: ib.QPStateRTS}, ib.QPAttrState|ib.QPAttrSQPSN)
-}
-
-func (s *side) connectRC(peer *contact) error {
-	q := s.rc
-	if err := q.Modify(&ib.QPAttr{
-		QPState: ib.QPStateInit, PortNum: 1,
-		QPAccessFlags: ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic,
-	}, ib.QPAttrState|ib.QPAttrPKeyIndex|ib.QPAttrPort|ib.QPAttrAccessFlags); err != nil {
-		return err
-	}
-	if err := q.Modify(&ib.QPAttr{
-		QPState: ib.QPStateRTR, PathMTU: min(s.me.MTU, peer.MTU), DestQPN: peer.RC, RQPSN: peer.PSN, MaxDestRDAtomic: 16, MinRNRTimer: 12,
-		AHAttr: ib.AHAttr{IsGlobal: true, DGID: peer.GID, HopLimit: 64, PortNum: 1},
-	}, ib.QPAttrState|ib.QPAttrAV|ib.QPAttrPathMTU|ib.QPAttrDestQPN|ib.QPAttrRQPSN|ib.QPAttrMaxDestRDAtomic|ib.QPAttrMinRNRTimer); err != nil {
-		return err
-	}
-	return q.Modify(&ib.QPAttr{
-		QPState: ib.QPStateRTS, SQPSN: s.me.PSN, Timeout: 14, RetryCnt: 7, RNRRetry: 7, MaxRDAtomic: 16,
-	}, ib.QPAttrState|ib.QPAttrSQPSN|ib.QPAttrTimeout|ib.QPAttrRetryCnt|ib.QPAttrRNRRetry|ib.QPAttrMaxRDAtomic)
 }
 
 // wait returns completions, at least one, all of them successes. The slice is

@@ -151,7 +151,7 @@ func (r *run) atomics(ctx context.Context) error {
 
 // datagram sends one datagram. Nobody repeats it when it is lost.
 func (r *run) datagram(ctx context.Context) error {
-	ah, err := r.pd.CreateAH(&ib.AHAttr{IsGlobal: true, DGID: r.remote.GID, HopLimit: 64, PortNum: 1})
+	ah, err := r.pd.CreateAH(&ib.AHAttr{IsGlobal: true, DGID: ib.GIDFromAddr(r.PeerAddr), HopLimit: 64, PortNum: 1})
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func (r *run) datagram(ctx context.Context) error {
 	}
 	r.res.Datagram = datagramLen
 	r.res.check("DATAGRAM", sumOf(b), a.Sum)
-	from := fmt.Sprintf("QP 0x%06x of %s", uint32(r.me.UD), r.me.GID.Addr())
+	from := fmt.Sprintf("QP 0x%06x of %s", uint32(r.me.UD), ib.GIDFromAddr(r.Addr).Addr())
 	if a.GID == nil {
 		return fmt.Errorf("the second process told no sender of the datagram")
 	}

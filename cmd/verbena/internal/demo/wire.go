@@ -8,10 +8,12 @@ import (
 	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/trace"
+	"github.com/verbena-rdma/verbena/internal/wire/mad"
 	"github.com/verbena-rdma/verbena/internal/wire/roce"
 )
 
-// headLen is what is kept of a packet: all headers that there can be.
+// headLen is what is kept of a packet: all headers that there can be, and that of a
+// management datagram.
 const headLen = 64
 
 // sample is the first packet of its kind in a step.
@@ -60,7 +62,7 @@ func (r *recorder) packet(p *trace.Packet) {
 		return
 	}
 	x := sample{sent: p.Sent, time: p.Time, size: p.Size}
-	copy(x.head[:], p.Head)
+	p.Copy(x.head[:])
 	s.mu.Lock()
 	s.first = append(s.first, x)
 	s.mu.Unlock()
@@ -137,6 +139,9 @@ func describe(head []byte) string {
 	}
 	if x := p.DETH(); x != nil {
 		add("from QP 0x%06x", x.SrcQP())
+		if h.DestQP() == mad.QPN {
+			add("%v", mad.Header(head[roce.BTHLen+len(x):][:mad.HeaderLen]).AttrID())
+		}
 	}
 	if x := p.RETH(); x != nil {
 		add("%d bytes at 0x%x, rkey 0x%08x", x.DMALen(), x.VA(), x.RKey())
