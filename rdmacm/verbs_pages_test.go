@@ -276,6 +276,31 @@ func TestResourcesOfAConnection(t *testing.T) {
 	}
 }
 
+// Who accepts may want more READs under way than the request offers: the peer serves as
+// many.
+func TestMoreReadsThanTheRequestOffers(t *testing.T) {
+	r := newVRig(t, true, false)
+	r.prepare()
+	r.must(r.a.id.Connect(t.Context(), &rdmacm.ConnParam{ResponderResources: 2, InitiatorDepth: 2, RetryCount: 7, RNRRetryCount: 7}))
+	b := r.b
+	b.id = b.own(b.cm(rdmacm.EventConnectRequest))
+	r.must(b.id.CreateQP(nil, b.attr()))
+	r.must(b.id.Accept(t.Context(), &rdmacm.ConnParam{ResponderResources: 2, InitiatorDepth: 9}))
+	r.establish()
+	qa, _, _ := r.a.id.QP().Query()
+	qb, _, _ := b.id.QP().Query()
+	if qa.MaxDestRDAtomic != 9 || qb.MaxRDAtomic != 9 {
+		t.Errorf("%d and %d", qa.MaxDestRDAtomic, qb.MaxRDAtomic)
+	}
+	src, dst := r.a.read(4096), b.msgs(4096)
+	for i := range uint64(16) {
+		r.must(b.id.PostRead(i, dst.Bytes(), dst, ib.SendSignaled, src.Addr(), src.RKey()))
+	}
+	for i := range uint64(16) {
+		b.good(b.sent(), i)
+	}
+}
+
 // Endpoints: made of address information, the passive one makes queue pairs for requests.
 func TestEndpoints(t *testing.T) {
 	r, a, b := hosts(t)

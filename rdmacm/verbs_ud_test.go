@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"math"
+	"math/rand/v2"
 	"net/netip"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/port/simnet"
@@ -154,24 +156,6 @@ func TestU3_NoReceivePosted(t *testing.T) {
 	})
 }
 
-// until waits for something that nobody is told of: on sockets it polls, which makes progress.
-func (r *vrig) until(done func() bool) {
-	r.t.Helper()
-	r.calm()
-	var wcs [1]verbs.WC
-	for !done() {
-		if r.net != nil {
-			r.t.Fatal("it does not come")
-		}
-		if n, err := r.b.id.RecvCQ().Poll(wcs[:]); n != 0 || err != nil {
-			r.t.Fatal(wcs, err)
-		}
-		if r.t.(*testing.T).Context().Err() != nil {
-			r.t.Fatal("it does not come")
-		}
-	}
-}
-
 func TestU4_Flags(t *testing.T) {
 	overBoth(t, func(t *testing.T, r *vrig) {
 		r.datagrams()
@@ -259,6 +243,50 @@ func TestU5_Registration(t *testing.T) {
 		}
 		r.b.none(r.b.id.RecvCQ())
 	})
+}
+
+// Any slice of some memory, with a region over a part of it that has any address: it is
+// sent exactly if it lies in the region.
+func TestU5_AnySlice(t *testing.T) {
+	r := newVRig(t, true, false)
+	r.datagrams()
+	ah, qpn := r.a.ah(r.b.addr), r.b.id.QP().Num()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	memory := make([]byte, 64)
+	fill(memory, 1)
+	for range 40 {
+		from := rnd.IntN(63)
+		to := from + 1 + rnd.IntN(64-from)
+		iova := []uint64{0, 1, rnd.Uint64() >> 1, 1 << 63, -uint64(to - from)}[rnd.IntN(5)]
+		mr := vok(r.a.id.PD().RegMRIOVA(memory[from:to], iova, ib.AccessLocalWrite))(t)
+		for range 10 {
+			lo := rnd.IntN(65)
+			hi := lo + rnd.IntN(65-lo)
+			b := memory[lo:hi]
+			if rnd.IntN(2) == 0 {
+				b = b[: len(b) : len(b)+rnd.IntN(cap(b)-len(b)+1)]
+			}
+			dst := r.b.msgs(grh + 64)
+			in := len(b) == 0 || lo >= from && hi <= to
+			if in {
+				r.must(r.b.id.PostRecv(2, dst.Bytes(), dst))
+			}
+			r.must(r.a.id.PostUDSend(1, b, mr, ib.SendSignaled, ah, qpn))
+			if !in {
+				r.a.bad(r.a.sent(), ib.WCLocProtErr, 1)
+				r.a.revive()
+				continue
+			}
+			r.a.good(r.a.sent(), 1)
+			if wc := r.b.received(); int(wc.ByteLen) != grh+len(b) || !bytes.Equal(dst.Bytes()[grh:grh+len(b)], b) {
+				t.Fatalf("[%d:%d] of [%d:%d] at %#x: %+v", lo, hi, from, to, iova, wc)
+			}
+		}
+		r.must(mr.Dereg())
+	}
+	r.b.none(r.b.id.RecvCQ())
 }
 
 func TestU6_ContextComesBack(t *testing.T) {
