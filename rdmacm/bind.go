@@ -58,10 +58,9 @@ func (id *ID) bind(addr netip.AddrPort) error {
 		return err
 	}
 	var d *device
-	var port uint8
 	if !a.IsUnspecified() {
 		var err error
-		if d, port, err = id.m.deviceOf(a); err != nil {
+		if d, err = id.m.deviceOf(a); err != nil {
 			return err
 		}
 		if a.IsLinkLocalUnicast() && a.Is6() {
@@ -72,15 +71,15 @@ func (id *ID) bind(addr netip.AddrPort) error {
 		return err
 	}
 	if d != nil {
-		id.attach(d, port)
+		id.attach(d)
 	}
 	id.state = stateBound
 	return nil
 }
 
 // attach binds the ID to a device. The caller holds mu.
-func (id *ID) attach(d *device, port uint8) {
-	id.dev, id.port = d, port
+func (id *ID) attach(d *device) {
+	id.dev, id.port = d, cmPort
 	if id.pd == nil {
 		id.pd = d.pd
 	}

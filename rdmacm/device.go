@@ -111,7 +111,7 @@ func (m *Manager) newDevice(c *verbs.Context, own bool) (*device, error) {
 	if !ok {
 		return nil, fmt.Errorf("device %s has no queue pair 1: %w", c.Device().Name(), syscall.EOPNOTSUPP)
 	}
-	if d.agent, err = md.OpenMAD(m.nudge); err != nil {
+	if d.agent, err = md.OpenMAD(m.arrived); err != nil {
 		return nil, err
 	}
 	if r, ok := c.Driver().(driver.Remover); ok {
@@ -161,24 +161,18 @@ func (d *device) defaultXRCD() (*verbs.XRCD, error) {
 	return d.xrcd, nil
 }
 
+// cmPort is the port of a device that is served: RoCE devices have one.
+const cmPort = 1
+
 // gid finds an address in the device's GID table.
-func (d *device) gid(a netip.Addr) (port uint8, index int, ok bool) {
+func (d *device) gid(a netip.Addr) (index int, ok bool) {
 	a = a.Unmap()
-	want := ib.GIDFromAddr(a.WithZone(""))
-	for port := uint8(1); port <= d.attr.PhysPortCnt; port++ {
-		i, err := d.ctx.FindGIDIndex(port, want, ib.GIDTypeRoCEv2)
-		if err != nil {
-			continue
-		}
-		if a.Is6() && a.IsLinkLocalUnicast() && a.Zone() != "" {
-			e, err := d.ctx.QueryGIDEntry(port, i)
-			if err != nil || !zoneIs(a.Zone(), &e) {
-				continue
-			}
-		}
-		return port, i, true
+	i, ok := d.agent.Index(a)
+	if !ok || a.Zone() == "" {
+		return i, ok
 	}
-	return 0, 0, false
+	e, err := d.ctx.QueryGIDEntry(cmPort, i)
+	return i, err == nil && zoneIs(a.Zone(), &e)
 }
 
 // zoneIs reports whether a zone names the interface of a GID.
@@ -192,19 +186,10 @@ func zoneIs(zone string, e *ib.GIDEntry) bool {
 
 // addrs lists the device's addresses of a family, link-local ones with their zone.
 func (d *device) addrs(is4 bool) (list []netip.Addr) {
-	gids, err := d.ctx.QueryGIDTable()
-	if err != nil {
-		return nil
-	}
-	for i := range gids {
-		a := gids[i].GID.Addr()
-		if gids[i].Type != ib.GIDTypeRoCEv2 || a.Is4() != is4 {
-			continue
+	for _, a := range d.agent.Addrs() {
+		if a = a.Unmap(); a.Is4() == is4 {
+			list = append(list, a)
 		}
-		if a.Is6() && a.IsLinkLocalUnicast() {
-			a = a.WithZone(gids[i].NetDev)
-		}
-		list = append(list, a)
 	}
 	return list
 }
@@ -220,28 +205,27 @@ func (d *device) withZone(a netip.Addr) netip.Addr {
 
 // deviceOf finds the device that has an address. The caller holds mu. EADDRNOTAVAIL:
 // none has it.
-func (m *Manager) deviceOf(a netip.Addr) (*device, uint8, error) {
+func (m *Manager) deviceOf(a netip.Addr) (*device, error) {
 	for _, d := range m.devs {
 		if d.gone {
 			continue
 		}
-		if port, _, ok := d.gid(a); ok {
-			return d, port, nil
+		if _, ok := d.gid(a); ok {
+			return d, nil
 		}
 	}
-	return nil, 0, fmt.Errorf("no device has the address %s: %w", a, syscall.EADDRNOTAVAIL)
+	return nil, fmt.Errorf("no device has the address %s: %w", a, syscall.EADDRNOTAVAIL)
 }
 
-// source picks the address from which dst is reached, and its device: what the
+// source picks the address from which dst is reached: dst itself if it is one of ours,
+// as the local routing table has it, else what the
 // routing table says; on an interface whose device has other addresses than the
 // interface, one of these. The caller holds mu.
 func (m *Manager) source(dst netip.Addr) (netip.Addr, error) {
+	if d, err := m.deviceOf(dst); err == nil {
+		return d.withZone(dst), nil
+	}
 	if m.cfg.manual { // no routing table: the first address of the family
-		for _, d := range m.devs {
-			if _, _, ok := d.gid(dst); ok {
-				return dst, nil
-			}
-		}
 		for _, d := range m.devs {
 			if list := d.addrs(dst.Is4()); len(list) > 0 && !d.gone {
 				return list[0], nil
@@ -255,7 +239,7 @@ func (m *Manager) source(dst netip.Addr) (netip.Addr, error) {
 	}
 	src := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
 	c.Close()
-	if d, _, err := m.deviceOf(src); err == nil {
+	if d, err := m.deviceOf(src); err == nil {
 		return d.withZone(src), nil
 	}
 	name := netdevOf(src)

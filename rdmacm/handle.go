@@ -142,12 +142,7 @@ func (d *device) request(now int64, e *cm.Event) {
 	id.dst = netip.AddrPortFrom(from, info.SrcPort)
 	id.tos, id.afOnly = l.tos, l.afOnly
 	id.ackTimeout, id.ackSet = l.ackTimeout, l.ackSet
-	id.dev = d
-	var found bool
-	if id.port, _, found = d.gid(local); !found {
-		id.port = 1
-	}
-	id.pd = d.pd
+	id.attach(d)
 	id.remoteECE = e.Peer.ECE
 	id.respRes, id.initDepth = e.Peer.ResponderResources, e.Peer.InitiatorDepth
 	id.route = []PathRecord{id.passivePath(e.Peer)}

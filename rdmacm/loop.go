@@ -19,7 +19,24 @@ func (m *Manager) nudge() {
 	}
 }
 
-// run is the manager's goroutine: it receives, and fires timers.
+// arrived is called by whoever has received a datagram, and deals with it at once if
+// nobody else is at work: the loop would have to be woken up first.
+func (m *Manager) arrived() {
+	if m.cfg.manual || !m.mu.TryLock() {
+		m.nudge()
+		return
+	}
+	defer m.mu.Unlock()
+	if m.closed {
+		return
+	}
+	m.step(m.clock())
+	if at := m.deadline(); at != 0 && at < m.sleep {
+		m.nudge()
+	}
+}
+
+// run is the manager's goroutine: it fires timers, and receives what others left.
 func (m *Manager) run() {
 	defer m.stopped.Done()
 	t := time.NewTimer(time.Hour)

@@ -106,7 +106,7 @@ func (id *ID) groupVector(addr netip.Addr) (ib.AHAttr, error) {
 		}
 		from = list[0]
 	}
-	_, index, ok := id.dev.gid(from)
+	index, ok := id.dev.gid(from)
 	if !ok {
 		return ib.AHAttr{}, syscall.EADDRNOTAVAIL
 	}

@@ -136,7 +136,7 @@ func (id *ID) rtr(a *ib.QPAttr, p *cm.QPParams, resources uint8) ib.QPAttrMask {
 
 // vector is the address vector to the peer. The caller holds mu.
 func (id *ID) vector(p cm.Path) ib.AHAttr {
-	_, gid, _ := id.dev.gid(id.src.Addr())
+	gid, _ := id.dev.gid(id.src.Addr())
 	hop := p.HopLimit
 	if hop == 0 {
 		hop = hopLimit

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"syscall"
 	"time"
@@ -89,13 +88,13 @@ func (id *ID) resolve(src, dst netip.AddrPort) error {
 			fail(err)
 			return nil
 		}
-		d, port, err := id.m.deviceOf(a)
+		d, err := id.m.deviceOf(a)
 		if err != nil {
 			fail(syscall.ENODEV)
 			return nil
 		}
 		id.src = netip.AddrPortFrom(a, id.src.Port())
-		id.attach(d, port)
+		id.attach(d)
 	}
 	id.dst = netip.AddrPortFrom(to, dst.Port())
 	id.state = stateAddrResolved
@@ -171,7 +170,7 @@ const (
 func (id *ID) path() PathRecord {
 	p := PathRecord{
 		SGID: ib.GIDFromAddr(id.src.Addr().WithZone("")), DGID: ib.GIDFromAddr(id.dst.Addr().WithZone("")),
-		HopLimit: hopLimit, TrafficClass: id.tos, Reversible: true, PKey: ib.PKeyDefault, MTU: id.dev.pathMTU(id.port),
+		HopLimit: hopLimit, TrafficClass: id.tos, Reversible: true, PKey: ib.PKeyDefault, MTU: id.dev.pathMTU(),
 		PacketLifeTime: packetLifetime,
 	}
 	if id.ackSet && id.ackTimeout > 0 {
@@ -181,15 +180,13 @@ func (id *ID) path() PathRecord {
 }
 
 // pathMTU is the path MTU that fits the link.
-func (d *device) pathMTU(port uint8) ib.MTU {
+func (d *device) pathMTU() ib.MTU {
 	mtu := ib.MTU256
-	if a, err := d.ctx.QueryPort(port); err == nil {
+	if a, err := d.ctx.QueryPort(cmPort); err == nil {
 		mtu = a.ActiveMTU
 	}
-	if i, err := net.InterfaceByName(d.ctx.Device().NetDev()); err == nil {
-		for mtu > ib.MTU256 && mtu.Bytes()+mtuOverhead > i.MTU {
-			mtu--
-		}
+	for link := d.agent.LinkMTU(); mtu > ib.MTU256 && mtu.Bytes()+mtuOverhead > link; {
+		mtu--
 	}
 	return mtu
 }

@@ -46,18 +46,35 @@ func (d *Device) OpenMAD(notify func()) (driver.MADAgent, error) {
 	return &gsi{dev: d, g: g, flows: make(map[gsiKey]*pkt.Flow)}, nil
 }
 
-// index is the row of the GID table with an address.
-func (d *Device) index(a netip.Addr) (int, error) {
+// lookup finds the row of the GID table with an address.
+func (d *Device) lookup(a netip.Addr) (int, bool) {
 	t := &d.gids
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	for i := range t.entries {
 		if !t.entries[i].GID.IsZero() && same(t.addrs[i], a) {
-			return i, nil
+			return i, true
 		}
+	}
+	return 0, false
+}
+
+// index is lookup with an error.
+func (d *Device) index(a netip.Addr) (int, error) {
+	if i, ok := d.lookup(a); ok {
+		return i, nil
 	}
 	return 0, fmt.Errorf("device %s has no address %s: %w", d.cfg.Name, a, syscall.EADDRNOTAVAIL)
 }
+
+// Index implements driver.MADAgent.
+func (a *gsi) Index(addr netip.Addr) (int, bool) { return a.dev.lookup(addr) }
+
+// Addrs implements driver.MADAgent.
+func (a *gsi) Addrs() []netip.Addr { return a.dev.gids.all() }
+
+// LinkMTU implements driver.MADAgent.
+func (a *gsi) LinkMTU() int { return a.dev.linkMTU() }
 
 // Listen implements driver.MADAgent.
 func (a *gsi) Listen(addr netip.Addr) error {

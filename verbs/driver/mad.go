@@ -18,6 +18,12 @@ type MADDevice interface {
 
 // MADAgent serves a device's queue pair 1.
 type MADAgent interface {
+	// Index finds an address in the GID table of port 1, whatever its zone.
+	Index(addr netip.Addr) (index int, ok bool)
+	// Addrs lists the addresses of the table, link-local ones with their zone.
+	Addrs() []netip.Addr
+	// LinkMTU is the MTU of the network interface in bytes.
+	LinkMTU() int
 	// Listen begins to receive on an address of the GID table; link-local ones have
 	// their zone. Again does nothing. EADDRNOTAVAIL: the device does not have it;
 	// EADDRINUSE: another process of this host does.
