@@ -246,9 +246,11 @@ func (c *Conn) CloseContext(ctx context.Context) error {
 	c.mu.Unlock()
 	lost := c.sends.drain(ctx)
 	c.id.Disconnect(context.Background()) // does nothing where the peer was first
-	select {
-	case <-c.down:
-	case <-ctx.Done(): // the peer does not answer
+	if !errors.Is(lost, syscall.ETIMEDOUT) {
+		select {
+		case <-c.down:
+		case <-ctx.Done(): // the peer does not answer
+		}
 	}
 	return c.opError("close", also(lost, c.destroy()))
 }

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/rdmacm"
 )
 
 // Defaults of connections.
@@ -19,6 +22,10 @@ const (
 	maxMessage    = 1 << 30
 	maxQueueDepth = 4096
 )
+
+// tries is how often a packet is sent before the peer counts as silent: once, and
+// again as often as rdma_cm can tell, which is 7 times.
+const tries = 8
 
 // rnrTimer is how long a peer waits before it tries again to send to a connection whose
 // receive buffers are all full. What rdma_cm sets is 655 ms, as much as there is, at
@@ -34,6 +41,7 @@ type connConfig struct {
 	local   netip.AddrPort
 	max     int
 	depth   int
+	silence time.Duration
 	admit   func(peer netip.AddrPort, private []byte) (answer []byte, ok bool)
 }
 
@@ -58,12 +66,26 @@ func WithMaxMessage(n int) ConnOption { return func(c *connConfig) { c.max = n }
 // longest message; memory that was never used is not taken from the system.
 func WithQueueDepth(n int) ConnOption { return func(c *connConfig) { c.depth = n } }
 
+// WithPeerTimeout sets about how long a peer may leave unanswered what was sent to it before the
+// connection fails with ETIMEDOUT; 4 to 9 s if not set. It is rounded up to eight times an ACK
+// timeout that queue pairs can have, a power of two. The one who dials tells the peer, so that
+// it does the same, unless that has set its own.
+func WithPeerTimeout(d time.Duration) ConnOption { return func(c *connConfig) { c.silence = d } }
+
 // WithAdmit has a listener ask f about each request: with the address and the private
 // data of the peer, 56 bytes filled up with zeros. f returns the private data of the
 // answer, and whether to accept; if not the peer's Dial fails with a *rdmacm.RejectError,
 // at most 148 bytes of data in it. f is called by Accept, and must not block.
 func WithAdmit(f func(peer netip.AddrPort, private []byte) (answer []byte, ok bool)) ConnOption {
 	return func(c *connConfig) { c.admit = f }
+}
+
+// prepare sets the options of an ID.
+func (c *connConfig) prepare(id *rdmacm.ID) error {
+	if c.silence == 0 {
+		return nil
+	}
+	return id.SetAckTimeout(ib.AckTimeoutCode(max(c.silence/tries, 1)))
 }
 
 func connOptions(opts []ConnOption, maxPrivate int) (connConfig, error) {
@@ -76,6 +98,8 @@ func connOptions(opts []ConnOption, maxPrivate int) (connConfig, error) {
 		return c, fmt.Errorf("WithPrivateData: %d bytes, want at most %d: %w", len(c.private), maxPrivate, syscall.EINVAL)
 	case c.max < 1 || c.max > maxMessage:
 		return c, fmt.Errorf("WithMaxMessage: %d, want 1 to %d: %w", c.max, maxMessage, syscall.EINVAL)
+	case c.silence < 0:
+		return c, fmt.Errorf("WithPeerTimeout: %v is negative: %w", c.silence, syscall.EINVAL)
 	case c.depth < 1 || c.depth > maxQueueDepth:
 		return c, fmt.Errorf("WithQueueDepth: %d, want 1 to %d: %w", c.depth, maxQueueDepth, syscall.EINVAL)
 	}

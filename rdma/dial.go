@@ -88,6 +88,9 @@ func (h *Host) dial(ctx context.Context, to netip.AddrPort, cfg *connConfig) (c 
 			err = also(err, errors.Join(id.Destroy(context.Background()), h.release()))
 		}
 	}()
+	if err := cfg.prepare(id); err != nil {
+		return nil, err
+	}
 	if err := id.ResolveAddr(ctx, cfg.local, to, 0); err != nil {
 		return nil, err
 	}

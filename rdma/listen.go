@@ -229,7 +229,10 @@ func (l *Listener) request(e *rdmacm.Event) {
 	l.mu.Lock()
 	l.pending[c] = struct{}{}
 	l.mu.Unlock()
-	err := id.Accept(context.Background(), param(answer))
+	err := l.cfg.prepare(id)
+	if err == nil {
+		err = id.Accept(context.Background(), param(answer))
+	}
 	if err == nil {
 		err = c.tune()
 	}

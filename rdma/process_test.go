@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/rdma"
 )
 
@@ -81,6 +84,69 @@ func TestTwoProcesses(t *testing.T) {
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+// A peer that is killed is noticed when something is sent to it, in bounded time, by those who
+// send and by those who receive; Close does not wait for it.
+func TestPeerKilled(t *testing.T) {
+	if to := os.Getenv(dialEnv); to != "" {
+		c, err := rdma.Dial(limited(t), to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Send(limited(t), []byte("I am here"))
+		c.Recv(limited(t)) // until it is killed
+		return
+	}
+	if runtime.GOOS != "linux" {
+		t.Skip("elsewhere the addresses of 127.0.0.0/8 have to be added first")
+	}
+	lo, mine, theirs := loopName(t), loopAddr(), loopAddr()
+	h := host(t, mine)
+	ctx := limited(t)
+	l, err := h.Listen(ctx, mine.String()+":0", rdma.WithPeerTimeout(300*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestPeerKilled$", "-test.count=1")
+	cmd.Env = append(os.Environ(), dialEnv+"="+l.Addr().String(), rdma.AddrsEnv+"="+lo+"="+theirs.String())
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.Accept(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	attr, _, err := c.ID().QP().Query()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 300 ms / 8, rounded up to 4.096 us * 2^14.
+	if attr.Timeout != 14 || attr.RetryCnt != 7 || attr.RNRRetry != 7 || attr.MinRNRTimer == 0 || ib.RNRTimer(attr.MinRNRTimer) > time.Millisecond {
+		t.Errorf("%+v", attr)
+	}
+	if m, err := c.Recv(ctx); err != nil || string(m) != "I am here" {
+		t.Fatal(m, err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	received := make(chan error, 1)
+	go func() {
+		_, err := c.Recv(ctx)
+		received <- err
+	}()
+	if err := c.Send(ctx, []byte("are you there?")); err != nil {
+		t.Errorf("the first one only waits: %v", err)
+	}
+	for name, err := range map[string]error{"flush": c.Flush(ctx), "recv": <-received, "send": c.Send(ctx, nil), "close": c.Close()} {
+		var n net.Error
+		if !errors.Is(err, syscall.ETIMEDOUT) || !errors.As(err, &n) || !n.Timeout() {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
