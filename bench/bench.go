@@ -13,6 +13,7 @@ import (
 const (
 	BytesPerSecond    = "B/s"
 	MessagesPerSecond = "msg/s"
+	PerSecond         = "1/s" // for instance connections
 	Nanoseconds       = "ns"
 	Bytes             = "B"
 	Count             = "count" // for instance allocations per operation
@@ -30,7 +31,9 @@ type Measurement struct {
 }
 
 // HigherIsBetter reports whether more of the unit is the better result.
-func HigherIsBetter(unit string) bool { return unit == BytesPerSecond || unit == MessagesPerSecond }
+func HigherIsBetter(unit string) bool {
+	return unit == BytesPerSecond || unit == MessagesPerSecond || unit == PerSecond
+}
 
 // Options are the same for every workload of one run, so that results can be compared.
 type Options struct {

@@ -59,7 +59,9 @@ const depth = 128
 
 // Roles returns what this program can be started for.
 func Roles() map[string]bench.Role {
-	return map[string]bench.Role{roleClient: client, roleServer: server, roleIdle: idle}
+	return map[string]bench.Role{
+		roleClient: client, roleServer: server, roleIdle: idle, roleCMClient: cmClient, roleCMServer: cmServer,
+	}
 }
 
 // Workloads returns the measurements of this package. short leaves out sizes.
@@ -101,7 +103,7 @@ func Workloads(short bool) []bench.Workload {
 			return idleMemory(ctx, o, name, n)
 		}})
 	}
-	return list
+	return append(list, cmWorkloads(short)...)
 }
 
 const procs = "GOMAXPROCS=2"

@@ -30,6 +30,7 @@ var comparisons = []comparison{
 	{ours: "verbena/write_rate/8/batch32", beside: []string{"ucx/put_rate/8"}},
 	{ours: "verbena/write_rate/8/batch1", fixed: 0.25e6, text: "0.25 M/s", later: 1},
 	{ours: "verbena/idle_qp/16", fixed: 8 << 10, text: "8 KiB", goal: 1, later: 2},
+	{ours: "verbena/cm_cycles/64", fixed: 5000, text: "5,000 /s", goal: 1},
 	// The limit and the peers among themselves: what to expect of the machine.
 	{ours: "bareloop/bw/65536", beside: []string{"iperf3/tcp_bw"}},
 	{ours: "bareloop/lat/8/poll", beside: []string{"sockperf/udp_lat/14/poll"}},

@@ -227,6 +227,8 @@ func quantity(v float64, unit string) string {
 		return fmt.Sprintf("%.2f GB/s", v/1e9)
 	case bench.MessagesPerSecond:
 		return fmt.Sprintf("%.2f M/s", v/1e6)
+	case bench.PerSecond:
+		return fmt.Sprintf("%.0f /s", v)
 	case bench.Bytes:
 		return fmt.Sprintf("%.0f B", v)
 	}
