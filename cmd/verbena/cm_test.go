@@ -307,12 +307,27 @@ func TestCmatoseRefused(t *testing.T) {
 	if r.stdout != want || !strings.Contains(r.stderr, "start the server first") {
 		t.Errorf("%s%s", r.stdout, r.stderr)
 	}
-	// More connections than the server has nodes for.
+	// More connections than the server has nodes for. It is told that the client is gone.
 	r = connectTo(t, fmt.Sprintf(cmatoseClient+" -c 3", loopAddr(), a))
 	if r.code != cli.ExitFailed || !strings.Contains(r.stdout, "return status 28") || !strings.Contains(r.stderr, "other options") {
 		t.Errorf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
-	srv.cmd.Process.Kill()
+	srv.end(t, cli.ExitFailed)
+	if !strings.Contains(srv.out.String(), "cmatose: failing connection request\n") {
+		t.Errorf("server:\n%s%s", srv.out.String(), srv.errs.String())
+	}
+}
+
+// A client that wants more messages than the server sends hears of the end at once.
+func TestCmatoseCounts(t *testing.T) {
+	t.Parallel()
+	a := loopAddr()
+	srv := startCM(t, a, fmt.Sprintf(cmatoseServer+" -C 0", a))
+	r := connectTo(t, fmt.Sprintf(cmatoseClient+" -C 2", loopAddr(), a))
+	if r.code != cli.ExitFailed || !strings.Contains(r.stderr, "the peer has disconnected") || !strings.Contains(r.stderr, "the same -c, -C") {
+		t.Errorf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	srv.end(t, cli.ExitOK)
 }
 
 const (

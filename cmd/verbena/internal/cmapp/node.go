@@ -202,11 +202,12 @@ func (n *Node) wait(ctx context.Context, cq *verbs.CQ, first func(*verbs.WC) err
 }
 
 func (n *Node) sleep(ctx context.Context, cq *verbs.CQ, done int) error {
-	if n.msgs.Patient && done == 0 {
-		return cq.Wait(ctx)
+	wait := ctx
+	if !n.msgs.Patient || done > 0 {
+		var cancel context.CancelFunc
+		wait, cancel = context.WithTimeout(ctx, silence)
+		defer cancel()
 	}
-	wait, cancel := context.WithTimeout(ctx, silence)
-	defer cancel()
 	err := cq.Wait(wait)
 	if err == nil || wait.Err() == nil {
 		return err
@@ -221,8 +222,14 @@ func (n *Node) sleep(ctx context.Context, cq *verbs.CQ, done int) error {
 	return cli.Hint(err, "The peer ended, or it sends fewer: give the same -C on both sides")
 }
 
+// ErrEnded tells that a connection ended before all messages were there.
+var ErrEnded = cli.Hint(errors.New("the peer has disconnected before all messages were there"),
+	"It may tell why. Give the same -c, -C and -S on both sides")
+
 func explainWC(wc *verbs.WC, err error) error {
 	switch wc.Status {
+	case ib.WCWRFlushErr: // by the answer to the peer's disconnect
+		return ErrEnded
 	case ib.WCRetryExcErr:
 		return cli.Hint(err, "The peer does not answer: it ended, or UDP port 4791 is not open both ways")
 	case ib.WCRNRRetryExcErr:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"sync"
 
 	"github.com/verbena-rdma/verbena/rdmacm"
 )
@@ -21,6 +22,7 @@ type Test struct {
 	Ch      *rdmacm.EventChannel
 	Left    int // connections that are still to be made
 
+	mu       sync.Mutex // for writing
 	app      *App
 	listener *rdmacm.ID
 	accepted int
@@ -68,7 +70,11 @@ func (t *Test) Close(ctx context.Context, err error) error {
 }
 
 // Printf writes to the output.
-func (t *Test) Printf(format string, args ...any) { fmt.Fprintf(t.Out, format, args...) }
+func (t *Test) Printf(format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fmt.Fprintf(t.Out, format, args...)
+}
 
 // Each calls f with all nodes, until an error.
 func (t *Test) Each(f func(*Node) error) error {
@@ -138,14 +144,50 @@ func (t *Test) Connecting(ctx context.Context, handle func(*Node, *rdmacm.Event)
 
 // While handles events as long as *left is not 0. Those that tell of a failure end it.
 func (t *Test) While(ctx context.Context, left *int, handle func(*Node, *rdmacm.Event) error) error {
-	return While(ctx, t.Ch, left, func(ev *rdmacm.Event) error {
-		if Failed(ev.Type) {
-			t.Printf("%s: event: %v, error: %d\n", t.Program, ev.Type, ev.Status)
-			return Failure(ev)
+	return While(ctx, t.Ch, left, func(ev *rdmacm.Event) error { return t.event(ev, handle) })
+}
+
+func (t *Test) event(ev *rdmacm.Event, handle func(*Node, *rdmacm.Event) error) error {
+	if Failed(ev.Type) {
+		t.Printf("%s: event: %v, error: %d\n", t.Program, ev.Type, ev.Status)
+		return Failure(ev)
+	}
+	n, _ := ev.ID.UserContext().(*Node)
+	return handle(n, ev)
+}
+
+// Exchange calls f, and handles the events that come meanwhile; f's context ends when that
+// fails.
+func (t *Test) Exchange(ctx context.Context, handle func(*Node, *rdmacm.Event) error, f func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			ev, err := t.Ch.Get(ctx)
+			if err != nil {
+				return
+			}
+			err = t.event(ev, handle)
+			_ = ev.Ack()
+			if err != nil {
+				cancel(err)
+				return
+			}
 		}
-		n, _ := ev.ID.UserContext().(*Node)
-		return handle(n, ev)
-	})
+	}()
+	err := f(ctx)
+	cancel(nil)
+	<-done
+	return err
+}
+
+// Refuse is what to do with events where only requests come, and are too late.
+func (t *Test) Refuse(_ *Node, ev *rdmacm.Event) error {
+	if ev.Type == rdmacm.EventConnectRequest {
+		return t.Accept(ev.ID, nil)
+	}
+	return nil
 }
 
 // Migrate moves all IDs to a new event channel.

@@ -88,7 +88,7 @@ func (t *test) server(ctx context.Context, addr netip.AddrPort) error {
 		return err
 	}
 	if t.Msgs.Count > 0 {
-		if err := t.serve(ctx); err != nil {
+		if err := t.Exchange(ctx, t.early, t.serve); err != nil {
 			return err
 		}
 	}
@@ -139,15 +139,9 @@ func (t *test) client(ctx context.Context, src, dst netip.AddrPort) error {
 		return err
 	}
 	if t.Msgs.Count > 0 {
-		t.Printf("receiving data transfers\n")
-		if err := t.Each(func(n *cmapp.Node) error { return n.WaitRecvs(ctx, nil) }); err != nil {
+		if err := t.Exchange(ctx, t.early, t.reply); err != nil {
 			return err
 		}
-		t.Printf("sending replies\n")
-		if err := t.Each((*cmapp.Node).PostSends); err != nil {
-			return err
-		}
-		t.Printf("data transfers complete\n")
 	}
 	if t.cfg.Migrate {
 		if err := t.Migrate(ctx); err != nil {
@@ -155,6 +149,31 @@ func (t *test) client(ctx context.Context, src, dst netip.AddrPort) error {
 		}
 	}
 	return t.disconnecting(ctx)
+}
+
+// reply exchanges the messages on the client.
+func (t *test) reply(ctx context.Context) error {
+	t.Printf("receiving data transfers\n")
+	if err := t.Each(func(n *cmapp.Node) error { return n.WaitRecvs(ctx, nil) }); err != nil {
+		return err
+	}
+	t.Printf("sending replies\n")
+	if err := t.Each((*cmapp.Node).PostSends); err != nil {
+		return err
+	}
+	t.Printf("data transfers complete\n")
+	return nil
+}
+
+// early handles events while messages are exchanged.
+func (t *test) early(_ *cmapp.Node, ev *rdmacm.Event) error {
+	if ev.Type != rdmacm.EventDisconnected {
+		return t.Refuse(nil, ev)
+	}
+	if err := t.disconnected(ev.ID); err != nil {
+		return err
+	}
+	return cmapp.ErrEnded // nothing, if all messages are there
 }
 
 // connecting handles events until all connections are made.
@@ -172,7 +191,7 @@ func (t *test) connecting(ctx context.Context) error {
 			t.Left--
 			t.toDisconnect++
 		case rdmacm.EventDisconnected:
-			return t.disconnected(ctx, ev.ID)
+			return t.disconnected(ev.ID)
 		}
 		return nil
 	})
@@ -181,19 +200,18 @@ func (t *test) connecting(ctx context.Context) error {
 // disconnecting handles events until all connections have ended.
 func (t *test) disconnecting(ctx context.Context) error {
 	return t.While(ctx, &t.toDisconnect, func(_ *cmapp.Node, ev *rdmacm.Event) error {
-		switch ev.Type {
-		case rdmacm.EventConnectRequest: // more than were asked for
-			return t.Accept(ev.ID, nil)
-		case rdmacm.EventDisconnected:
-			return t.disconnected(ctx, ev.ID)
+		if ev.Type == rdmacm.EventDisconnected {
+			return t.disconnected(ev.ID)
 		}
-		return nil
+		return t.Refuse(nil, ev)
 	})
 }
 
 // disconnected answers the peer, or does nothing if this side has begun.
-func (t *test) disconnected(ctx context.Context, id *rdmacm.ID) error {
+func (t *test) disconnected(id *rdmacm.ID) error {
 	t.toDisconnect--
+	ctx, cancel := cmapp.Cleanup(context.Background()) // nothing waits
+	defer cancel()
 	return id.Disconnect(ctx)
 }
 

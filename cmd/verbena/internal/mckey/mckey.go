@@ -126,7 +126,7 @@ func (t *test) run(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	err := t.exchange(ctx)
+	err := t.Exchange(ctx, func(*cmapp.Node, *rdmacm.Event) error { return nil }, t.exchange)
 	free, cancel := cmapp.Cleanup(ctx)
 	defer cancel()
 	if e := t.Each(func(n *cmapp.Node) error { return n.ID.LeaveMulticast(free, t.group) }); err == nil {

@@ -80,6 +80,11 @@ func (t *test) server(ctx context.Context, addr netip.AddrPort) error {
 	if t.Msgs.Count == 0 {
 		return nil
 	}
+	return t.Exchange(ctx, t.Refuse, t.serve)
+}
+
+// serve answers the datagrams.
+func (t *test) serve(ctx context.Context) error {
 	t.Printf("receiving data transfers\n")
 	if err := t.Each(func(n *cmapp.Node) error { return n.WaitRecvs(ctx, n.Reply) }); err != nil {
 		return err
