@@ -242,7 +242,13 @@ func (m *Manager) source(dst netip.Addr) (netip.Addr, error) {
 	if d, err := m.deviceOf(src); err == nil {
 		return d.withZone(src), nil
 	}
-	name := netdevOf(src)
+	name := m.loopback
+	if !src.IsLoopback() {
+		name = netdevOf(src)
+	} else if name == "" { // one that has a name keeps it, and asking for it takes long
+		name = netdevOf(src)
+		m.loopback = name
+	}
 	for _, d := range m.devs {
 		if d.gone || d.ctx.Device().NetDev() != name || name == "" {
 			continue

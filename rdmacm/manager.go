@@ -75,6 +75,7 @@ type Manager struct {
 	ids      map[*ID]struct{}
 	channels int
 	closed   bool
+	loopback string // name of the loopback interface, once it was asked for
 
 	wake    chan struct{} // ends the loop's sleep
 	sleep   int64         // until when the loop sleeps; 0: it does not
