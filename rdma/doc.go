@@ -1,12 +1,29 @@
-// Package rdma finds and opens the RDMA devices of this machine: the front door
-// of the module. It knows every provider; package verbs is what one does with
-// an open device.
+// Package rdma finds and opens the RDMA devices of this machine, and connects
+// programs: the front door of the module. It knows every provider; package verbs is
+// what one does with an open device.
 //
 //	dev, err := rdma.Open(ctx, "")
 //	if err != nil {
 //		return err
 //	}
 //	defer dev.Close()
+//
+// # Connections
+//
+// [Dial] and [Listen] connect two programs by IP address and port, with Linux's rdma_cm
+// and librdmacm at either end if need be. A [Conn] sends and receives messages and reads
+// and writes memory that the peer has offered:
+//
+//	conn, err := rdma.Dial(ctx, "192.0.2.1:7471")
+//	...
+//	err = conn.Send(ctx, []byte("hello"))
+//	answer, err := conn.Recv(ctx)
+//
+// A program that has several connections at a time makes a [Host] for all of them:
+// UDP port 4791 of an address is one Host's. For datagrams, multicast, other types of queue
+// pairs and events there is package rdmacm ([Host.Manager]).
+//
+// # Devices
 //
 // Every network interface that is up and has an address has a software device,
 // soft_<interface>, the loopback interface too. Nothing need be installed and no
