@@ -131,7 +131,7 @@ func (s *sim) datagram(o *op, fault bool) (driver.SendWR, bool) {
 		case s.chance(0.3):
 			wr.RemoteQKey++
 			o.fault = faultNowhere
-		case s.chance(0.3):
+		case s.chance(0.3) && o.group == nil:
 			wr.RemoteQPN ^= 0x5555
 			o.fault = faultNowhere
 		case o.flags&ib.SendInline == 0:
@@ -186,7 +186,7 @@ func (s *sim) checkCopies() {
 			late += g.surplus[n]
 		}
 		if drops := st.DropNoRecv + st.DropLength; missing[n] > drops || exact && missing[n]+late < drops {
-			s.failf("node %d: %d datagrams are missing, %d were dropped for want of a receive", n.id, missing[n], drops)
+			s.failf("node %d: %d datagrams are missing, %d were dropped for want of a receive: %+v", n.id, missing[n], drops, st)
 		}
 	}
 }

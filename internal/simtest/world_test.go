@@ -218,7 +218,7 @@ func (s *sim) chooseProfile() {
 	}
 	p.hideID = l.Corrupt == 0 && s.chance(0.2)
 	s.netBad = !p.strict
-	s.lossless = l.Loss == 0 && l.Corrupt == 0 && p.cutRate == 0 && p.name != "narrow"
+	s.lossless = p.strict && l.Loss == 0 && l.Corrupt == 0 && p.cutRate == 0 && p.name != "narrow"
 	s.dups, s.late = l.Dup > 0, l.Reorder > 0 || l.Dup > 0
 	p.heal = simnet.Link{Delay: l.Delay}
 	s.net.SetDefault(l)
