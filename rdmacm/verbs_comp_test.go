@@ -3,6 +3,7 @@ package rdmacm_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"net"
 	"runtime"
@@ -206,6 +207,97 @@ func TestGetCompByMany(t *testing.T) {
 	wg.Wait()
 	if len(seen) != workers*each {
 		t.Errorf("%d different completions", len(seen))
+	}
+}
+
+// Several goroutines post at one ID: each request completes once, with its own bytes.
+func TestPostsByMany(t *testing.T) {
+	r := socketsOnly(t)
+	const workers, each = 4, 100
+	src, dst := r.a.msgs(8*workers), r.b.write(8*workers*each)
+	room := make(chan struct{}, 8) // fewer than the queue holds
+	for w := range workers {
+		binary.BigEndian.PutUint64(src.Bytes()[8*w:], uint64(w+1))
+	}
+	r.meet()
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for i := range each {
+				room <- struct{}{}
+				c := uint64(w*each + i)
+				to := dst.Addr() + 8*c
+				var err error
+				switch b := src.Bytes()[8*w : 8*w+8]; i % 3 {
+				case 0:
+					err = r.a.id.PostWrite(c, b, src, ib.SendSignaled, to, dst.RKey())
+				case 1:
+					err = r.a.id.PostWrite(c, b, nil, ib.SendSignaled|ib.SendInline, to, dst.RKey())
+				case 2:
+					err = r.a.id.PostWriteV(c, []verbs.SGE{src.SGE(8*w, 3), src.SGE(8*w+3, 5)}, ib.SendSignaled, to, dst.RKey())
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	seen := map[uint64]bool{}
+	for range workers * each {
+		wc, err := r.a.id.GetSendComp(t.Context())
+		if err != nil || wc.Status != ib.WCSuccess || seen[wc.WRID] {
+			t.Fatal(wc, err)
+		}
+		seen[wc.WRID] = true
+		<-room
+	}
+	wg.Wait()
+	r.meet()
+	for c := range workers * each {
+		if got := binary.BigEndian.Uint64(dst.Bytes()[8*c:]); got != uint64(c/each+1) {
+			t.Fatalf("%d: %d", c, got)
+		}
+	}
+}
+
+// The queue pair goes while others post and wait: they are told, and nothing breaks.
+func TestDestroyUnderUse(t *testing.T) {
+	for range 10 {
+		r := socketsOnly(t)
+		src, dst := r.a.msgs(8), r.b.write(8)
+		var wg sync.WaitGroup
+		started := make(chan struct{}, 2)
+		wg.Go(func() {
+			for i := uint64(0); ; i++ {
+				if i == 20 {
+					started <- struct{}{}
+				}
+				err := r.a.id.PostWrite(i, src.Bytes(), src, ib.SendSignaled, dst.Addr(), dst.RKey())
+				if err != nil && !errors.Is(err, syscall.ENOMEM) {
+					if !errors.Is(err, syscall.EINVAL) {
+						t.Error(err)
+					}
+					return
+				}
+			}
+		})
+		wg.Go(func() {
+			started <- struct{}{}
+			for {
+				if _, err := r.a.id.GetSendComp(t.Context()); err != nil {
+					if !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.EINVAL) {
+						t.Error(err)
+					}
+					return
+				}
+			}
+		})
+		<-started
+		<-started
+		if err := r.a.id.DestroyQP(t.Context()); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
 	}
 }
 
