@@ -125,10 +125,17 @@ func (c *EventChannel) Close() error {
 	case c.ids > 0:
 		return opErr("destroy_event_channel", fmt.Errorf("%d IDs use it: %w", c.ids, syscall.EBUSY))
 	}
-	c.closed = true
 	c.m.channels--
-	close(c.stop)
+	c.shut()
 	return nil
+}
+
+// shut ends every Get. The caller holds mu.
+func (c *EventChannel) shut() {
+	if !c.closed {
+		c.closed = true
+		close(c.stop)
+	}
 }
 
 // remove takes out the events that drop reports. The caller holds mu.

@@ -246,6 +246,28 @@ func TestCase95_ContextEndsConnect(t *testing.T) {
 	}
 }
 
+// Destroy ends a call that waits.
+func TestDestroyEndsWaiting(t *testing.T) {
+	a := loopAddr()
+	m := loopManager(t, a)
+	ctx := patient(t)
+	l := cmOK(m.CreateEP(ctx, passive(a, 0), nil, nil))(t)
+	if err := l.Listen(0); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := l.GetRequest(ctx)
+		done <- err
+	}()
+	if err := l.Destroy(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+}
+
 // A synchronous Connect that is refused tells why.
 func TestSynchronousRefusal(t *testing.T) {
 	a := loopAddr()

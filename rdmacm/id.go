@@ -236,7 +236,7 @@ func (id *ID) Migrate(ctx context.Context, ch *EventChannel) error {
 		id.m.mu.Unlock()
 		return opErr(op, err)
 	}
-	old := id.ch
+	old, own := id.ch, id.sync
 	if id.sync = ch == nil; ch == nil {
 		ch = newChannel(id.m)
 	}
@@ -253,6 +253,9 @@ func (id *ID) Migrate(ctx context.Context, ch *EventChannel) error {
 	if len(ch.list) > 0 {
 		ch.signal()
 	}
+	if own {
+		old.shut()
+	}
 	if id.last != nil {
 		id.last.ack()
 		id.last = nil
@@ -264,7 +267,8 @@ func (id *ID) Migrate(ctx context.Context, ch *EventChannel) error {
 // Destroy ends the ID (rdma_destroy_id): what is under way is withdrawn, a request
 // that was neither accepted nor rejected is rejected, a connection is ended as by
 // Disconnect but without waiting for the peer, groups are left, events that nobody
-// got are discarded. Then it waits until those that were got are acknowledged.
+// got are discarded. Calls of a synchronous ID that wait fail with net.ErrClosed. Then it
+// waits until the events that were got are acknowledged.
 // Its queue pair is not destroyed: call DestroyQP before (or after), or DestroyEP
 // instead. With ctx's error the ID is of no use any more; calling again waits
 // again.
@@ -312,6 +316,9 @@ func (id *ID) end() {
 	if id.last != nil {
 		id.last.ack()
 		id.last = nil
+	}
+	if id.sync {
+		id.ch.shut() // a call that waits returns
 	}
 	for _, o := range orphans { // requests that nobody has seen
 		o.end()
