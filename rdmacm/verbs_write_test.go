@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
 	"github.com/verbena-rdma/verbena/port/simnet"
 	"github.com/verbena-rdma/verbena/rdmacm"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -179,6 +180,18 @@ func TestW4_Fence(t *testing.T) {
 		local, from, to := r.a.msgs(20000), r.b.read(20000), r.b.write(20000)
 		fill(from.Bytes(), 1)
 		r.meet()
+		if r.net != nil { // no packet of the WRITE leaves before the last of the READ has come
+			read := false
+			defer r.net.Sniff(func(e *simnet.Event) {
+				switch {
+				case e.Err != nil:
+				case e.Op == roce.OpRCReadRespLast:
+					read = true
+				case e.Info.Flags&roce.FlagWrite != 0 && !read:
+					t.Errorf("%v before the READ was answered", e.Op)
+				}
+			})()
+		}
 		if err := errors.Join(
 			r.a.id.PostRead(1, local.Bytes(), local, 0, from.Addr(), from.RKey()),
 			r.a.id.PostWrite(2, local.Bytes(), local, ib.SendFence|ib.SendSignaled, to.Addr(), to.RKey()),
@@ -332,6 +345,28 @@ func (e *vend) based(b []byte, iova uint64) *verbs.MR {
 	mr := vok(e.id.PD().RegMRIOVA(b, iova, ib.AccessLocalWrite))(e.t)
 	e.later(mr.Dereg)
 	return mr
+}
+
+// A region that goes before the request was executed: the same, although it was there at
+// the post.
+func TestW5_DeregisteredBeforeCompletion(t *testing.T) {
+	overBoth(t, func(t *testing.T, r *vrig) {
+		r.connect()
+		src, dst := r.a.msgs(5000), r.b.write(5000)
+		fill(src.Bytes(), 1)
+		r.a.hold()
+		if err := r.a.id.PostWrite(5, src.Bytes(), src, 0, dst.Addr(), dst.RKey()); err != nil {
+			t.Fatal(err)
+		}
+		if err := rdmacm.DeregMR(src); err != nil {
+			t.Fatal(err)
+		}
+		r.a.revive()
+		r.a.bad(r.a.sent(), ib.WCLocProtErr, 5)
+		if !bytes.Equal(dst.Bytes(), make([]byte, 5000)) {
+			t.Error("bytes were written")
+		}
+	})
 }
 
 // The slice tells where its bytes are, whatever address the region has.
