@@ -98,9 +98,6 @@ func Lookup(ctx context.Context, option, host string) (netip.Addr, error) {
 	if host == "" {
 		return netip.IPv4Unspecified(), nil
 	}
-	if host == "::0" { // how the manual pages write it
-		host = "::"
-	}
 	ai, err := rdmacm.GetAddrInfo(ctx, host, "", &rdmacm.AddrInfo{Flags: rdmacm.RAINoRoute})
 	if err != nil {
 		return netip.Addr{}, cli.Hint(fmt.Errorf("%s %s: %w", option, host, err), "Give an IP address, or a name that this host can resolve")
