@@ -216,6 +216,10 @@ type cmPair struct {
 	port                   int
 	// forever: the server does not end by itself.
 	forever bool
+	// clients run one after the other, one if 0.
+	clients int
+	// ready waits for the server, if it does not listen on the port.
+	ready func(context.Context, *side) error
 }
 
 // run wants both programs to end well. It returns what they wrote.
@@ -236,13 +240,23 @@ func (p *cmPair) run(t *testing.T) (serverOut, clientOut string) {
 		case <-listen.Done():
 		}
 	}()
-	if err := cmListening(listen, p.server, p.port); err != nil {
+	if p.ready == nil {
+		p.ready = func(ctx context.Context, s *side) error { return cmListening(ctx, s, p.port) }
+	}
+	if err := p.ready(listen, p.server); err != nil {
 		cancel()
 		out, serverErr := s.end()
 		t.Fatalf("%s as server: %v\n%s\n%v", p.server.name, err, out, serverErr)
 	}
-	c := begin(ctx, t, p.client, p.clientArgs)
-	clientOut, clientErr := c.end()
+	var clientErr error
+	for range max(p.clients, 1) {
+		c := begin(ctx, t, p.client, p.clientArgs)
+		var out string
+		out, clientErr = c.end()
+		if clientOut += out; clientErr != nil {
+			break
+		}
+	}
 	if clientErr != nil && !p.forever {
 		select { // what the server says helps
 		case <-s.done:
@@ -306,4 +320,143 @@ func TestCMPing(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestCMPingOptions: many pings, long ones, and servers for several clients.
+func TestCMPingOptions(t *testing.T) {
+	kernelContent(t)
+	for _, d := range both(t) {
+		for _, o := range []struct {
+			name       string
+			n, clients int
+			server     []string
+			client     []string
+		}{
+			{"1000", 1000, 1, nil, []string{"-V"}},
+			{"65000-bytes", 5, 1, []string{"-S", "65000"}, []string{"-V", "-S", "65000"}},
+			{"persistent", 3, 3, []string{"-P"}, []string{"-V"}},
+			{"own-qp", 2, 1, []string{"-q"}, []string{"-V", "-q"}},
+		} {
+			t.Run(d.server.name+"-serves/"+o.name, func(t *testing.T) {
+				port := nextPort()
+				common := []string{"-p", strconv.Itoa(port), "-C", strconv.Itoa(o.n), "-a", d.server.ip4}
+				p := cmPair{server: d.server, client: d.client, port: port, forever: o.clients > 1, clients: o.clients}
+				p.serverArgs = d.server.cm(t, "rping", append(append([]string{"-s"}, common...), o.server...)...)
+				p.clientArgs = d.client.cm(t, "rping", append(append([]string{"-c", "-v"}, common...), o.client...)...)
+				_, clientOut := p.run(t)
+				if o.clients > 1 {
+					return
+				}
+				pings(t, d.client.name, clientOut, o.n)
+			})
+		}
+	}
+}
+
+// TestCMatose: many connections at once, with a type of service, long messages and IDs that move to another channel.
+func TestCMatose(t *testing.T) {
+	kernelContent(t)
+	for _, d := range both(t) {
+		for _, o := range []struct {
+			name, family string
+			options      []string
+			client       []string
+		}{
+			{"50-connections", "IPv4", []string{"-c", "50", "-C", "5", "-S", "100"}, []string{"-t", "32"}},
+			{"long-messages", "IPv6", []string{"-c", "3", "-C", "5", "-S", "20000", "-m"}, nil},
+			{"link-local", "link-local", []string{"-c", "2"}, nil},
+			{"no-messages", "IPv4", []string{"-c", "2", "-C", "0"}, nil},
+		} {
+			t.Run(d.server.name+"-serves/"+o.name, func(t *testing.T) {
+				port := nextPort()
+				p := cmPair{server: d.server, client: d.client, port: port}
+				options := append([]string{"-p", strconv.Itoa(port)}, o.options...)
+				p.serverArgs = d.server.cm(t, "ucmatose", append(options[:len(options):len(options)], "-b", addr(t, o.family, d.server, d.server))...)
+				p.clientArgs = d.client.cm(t, "ucmatose", append(append(options[:len(options):len(options)], o.client...), "-s", addr(t, o.family, d.server, d.client))...)
+				serverOut, clientOut := p.run(t)
+				for who, out := range map[string]string{d.server.name: serverOut, d.client.name: clientOut} {
+					if !strings.Contains(out, "return status 0") {
+						t.Errorf("%s:\n%s", who, out)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestCMDatagrams: udaddy looks services up and gets its datagrams back.
+func TestCMDatagrams(t *testing.T) {
+	kernelContent(t)
+	for _, d := range both(t) {
+		for _, family := range families {
+			t.Run(d.server.name+"-serves/"+family, func(t *testing.T) {
+				p := cmPair{server: d.server, client: d.client, port: 7174}
+				options := []string{"-c", "3", "-C", "4", "-S", "900"}
+				p.serverArgs = d.server.cm(t, "udaddy", append(options, "-b", addr(t, family, d.server, d.server))...)
+				p.clientArgs = d.client.cm(t, "udaddy", append(options, "-s", addr(t, family, d.server, d.client))...)
+				serverOut, clientOut := p.run(t)
+				for who, out := range map[string]string{d.server.name: serverOut, d.client.name: clientOut} {
+					if !strings.Contains(out, "data transfers complete") || !strings.Contains(out, "return status 0") {
+						t.Errorf("%s:\n%s", who, out)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestCMTime: the steps of making and ending connections, many at once.
+func TestCMTime(t *testing.T) {
+	kernelContent(t)
+	for _, d := range both(t) {
+		t.Run(d.server.name+"-serves", func(t *testing.T) {
+			port := nextPort()
+			p := cmPair{server: d.server, client: d.client, port: port, forever: true}
+			p.serverArgs = d.server.cm(t, "cmtime", "-p", strconv.Itoa(port), "-b", d.server.ip4)
+			p.clientArgs = d.client.cm(t, "cmtime", "-p", strconv.Itoa(port), "-s", d.server.ip4, "-c", "40")
+			_, out := p.run(t)
+			if !strings.Contains(out, "disconnect") || strings.Contains(out, "error") {
+				t.Errorf("%s:\n%s", d.client.name, out)
+			}
+			t.Logf("%s:\n%s", d.client.name, out)
+		})
+	}
+}
+
+// TestCMGroup: mckey's members of an IPv4 group hear the sender.
+func TestCMGroup(t *testing.T) {
+	kernelContent(t)
+	for i, d := range both(t) {
+		t.Run(d.client.name+"-sends", func(t *testing.T) {
+			group := netip.AddrFrom4([4]byte{239, 77, 2, byte(20 + i)})
+			p := cmPair{server: d.server, client: d.client, ready: func(ctx context.Context, s *side) error { return joined(ctx, s, group) }}
+			options := []string{"-m", group.String(), "-C", "5", "-S", "500"}
+			p.serverArgs = d.server.cm(t, "mckey", append(options, "-b", d.server.ip4)...)
+			p.clientArgs = d.client.cm(t, "mckey", append(options, "-b", d.client.ip4, "-s")...)
+			serverOut, clientOut := p.run(t)
+			for who, out := range map[string]string{d.server.name: serverOut, d.client.name: clientOut} {
+				if !strings.Contains(out, "data transfers complete") || !strings.Contains(out, "return status 0") {
+					t.Errorf("%s:\n%s", who, out)
+				}
+			}
+		})
+	}
+}
+
+// joined waits until a side is in an IPv4 group; /proc/net/igmp has the address in the machine's byte order.
+func joined(ctx context.Context, s *side, group netip.Addr) error {
+	a := group.As4()
+	word := fmt.Sprintf("%02X%02X%02X%02X", a[3], a[2], a[1], a[0])
+	return poll(ctx, "member of "+group.String()+" on "+s.name, func() (bool, error) {
+		if s.name == "kernel" {
+			b, err := guest.ReadFile(ctx, "/proc/net/igmp")
+			return strings.Contains(string(b), word), err
+		}
+		var b []byte
+		err := guest.Net().Do(func() (err error) {
+			b, err = os.ReadFile("/proc/thread-self/net/igmp")
+			return err
+		})
+		return strings.Contains(string(b), word), err
+	})
 }

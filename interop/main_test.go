@@ -33,6 +33,9 @@ func TestMain(m *testing.M) {
 	if netdev := os.Getenv(peerEnv); netdev != "" {
 		os.Exit(runPeer(netdev))
 	}
+	if netdev := os.Getenv(cmEnv); netdev != "" {
+		os.Exit(runCM(netdev, os.Args[1:]))
+	}
 	flag.Parse()
 	os.Exit(run(m))
 }
@@ -146,13 +149,31 @@ func ourSide(t *testing.T) *side {
 
 type hostProgram struct {
 	cmd  *exec.Cmd
-	out  *bytes.Buffer
+	out  *output
 	done chan error
+}
+
+// output is what a program has written, to be read also while it runs.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
 }
 
 // startHost starts a program of the host in the network namespace.
 func startHost(ctx context.Context, args []string) (program, error) {
-	h := hostProgram{cmd: exec.CommandContext(ctx, args[0], args[1:]...), out: &bytes.Buffer{}, done: make(chan error, 1)}
+	h := hostProgram{cmd: exec.CommandContext(ctx, args[0], args[1:]...), out: &output{}, done: make(chan error, 1)}
 	h.cmd.Stdout, h.cmd.Stderr = h.out, h.out
 	h.cmd.WaitDelay = time.Second
 	// A group of its own, so that what nsenter starts ends with it.

@@ -28,6 +28,7 @@ apt() {
 }
 
 packages=(qemu-system-x86 iproute2 util-linux kmod rdma-core ibverbs-utils ibverbs-providers rdmacm-utils perftest
+	gcc libc6-dev libibverbs-dev librdmacm-dev
 	python3 python3-pyverbs tcpdump tshark)
 missing=()
 for p in "${packages[@]}"; do

@@ -1,0 +1,229 @@
+//go:build interop && linux
+
+package interop
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/rdmacm"
+)
+
+// killSeed decides when programs are killed.
+const killSeed = 93
+
+// output is what a program has written so far.
+func (r *running) output(ctx context.Context) (string, error) {
+	switch p := r.program.(type) {
+	case guestProgram:
+		return p.p.Output(ctx)
+	case hostProgram:
+		return p.out.String(), nil
+	}
+	return "", syscall.EINVAL
+}
+
+// says waits until a program has written what matches.
+func (r *running) says(ctx context.Context, t *testing.T, what string) {
+	t.Helper()
+	re := regexp.MustCompile(what)
+	err := poll(ctx, what, func() (bool, error) {
+		out, err := r.output(ctx)
+		if err == nil && !re.MatchString(out) {
+			select {
+			case <-r.done:
+				err = fmt.Errorf("it has ended: %v\n%s", r.err, r.out)
+			default:
+			}
+		}
+		return re.MatchString(out), err
+	})
+	if err != nil {
+		out, _ := r.output(context.WithoutCancel(ctx))
+		t.Fatalf("%s: waiting for %q: %v\n%s", r.side.name, what, err, out)
+	}
+}
+
+// kernelKillBound is how long Verbena may take to tell of the end of a program in the guest. The kernel tells it at once, by DREQ or
+// REJ; one lost message costs 6 s more, which is the timeout of REQ and DREQ where the peer is a kernel of that age.
+const kernelKillBound = 15 * time.Second
+
+// TestCMKernelKilled kills the kernel's program at random moments, while connections are made, used and ended one after the other:
+// Verbena's gets an event in bounded time, in each role, and then serves, or is served, as before.
+func TestCMKernelKilled(t *testing.T) {
+	kernelContent(t)
+	random := rand.New(rand.NewPCG(killSeed, 0))
+	t.Logf("seed %d", killSeed)
+	ours, kernel := ourSide(t), kernelSide()
+	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
+	defer cancel()
+
+	t.Run("server", func(t *testing.T) {
+		for i := range 4 {
+			port := strconv.Itoa(nextPort())
+			s := begin(ctx, t, kernel, kernel.cmpeer(t, "serve", kernel.ip4, port, "tcp", "hold"))
+			n, _ := strconv.Atoi(port)
+			if err := cmListening(ctx, kernel, n); err != nil {
+				t.Fatal(err)
+			}
+			c := begin(ctx, t, ours, ours.cmpeer(t, "storm", kernel.ip4, port))
+			if i > 0 { // else it is killed while the client starts
+				c.says(ctx, t, "WC 0")
+			}
+			wait := time.Duration(random.Int64N(int64(150 * time.Millisecond)))
+			time.Sleep(wait)
+			out := s.stop(t, syscall.SIGKILL)
+			if d := within(t, c, kernelKillBound); d >= 0 {
+				t.Logf("killed after %v and %d connections; verbena's program ended %v later:\n%s", wait,
+					strings.Count(out, rdmacm.EventConnectRequest.String()), d, lastLines(c.out, 2))
+			}
+		}
+	})
+	t.Run("client", func(t *testing.T) {
+		port := strconv.Itoa(nextPort())
+		s := begin(ctx, t, ours, ours.cmpeer(t, "serve", ours.ip4, port, "tcp", "hold"))
+		if err := cmListening(ctx, ours, 0); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 4 {
+			c := begin(ctx, t, kernel, kernel.cmpeer(t, "storm", ours.ip4, port))
+			s.says(ctx, t, fmt.Sprintf("(?s)(%v.*){%d}", rdmacm.EventConnectRequest, 2*i+1))
+			wait := time.Duration(random.Int64N(int64(150 * time.Millisecond)))
+			time.Sleep(wait)
+			c.stop(t, syscall.SIGKILL)
+			bound, stop := context.WithTimeout(ctx, kernelKillBound)
+			err := poll(bound, "end of each request", func() (bool, error) {
+				out, err := s.output(bound)
+				return begun(out) == ended(out), err
+			})
+			stop()
+			out, _ := s.output(ctx)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			t.Logf("killed after %v: %d requests, each with its end", wait, begun(out))
+		}
+		// Whoever comes next finds all as it was.
+		c := begin(ctx, t, kernel, kernel.cmpeer(t, "ask", ours.ip4, port, "tcp", "3"))
+		if out, err := c.end(); err != nil || !strings.Contains(out, "DONE") || !strings.Contains(out, rdmacm.EventEstablished.String()) {
+			t.Errorf("%v\n%s", err, out)
+		}
+		s.stop(t, syscall.SIGKILL)
+	})
+}
+
+func begun(out string) int { return strings.Count(out, rdmacm.EventConnectRequest.String()) }
+
+// ended counts the events of the end, and requests that could not be accepted any more.
+func ended(out string) (n int) {
+	for _, s := range []string{
+		rdmacm.EventDisconnected.String(), rdmacm.EventRejected.String(), rdmacm.EventUnreachable.String(), rdmacm.EventConnectError.String(), "ACCEPT errno",
+	} {
+		n += strings.Count(out, s)
+	}
+	return n
+}
+
+// within wants a program to end in time; below 0 it did not.
+func within(t *testing.T, r *running, bound time.Duration) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	select {
+	case <-r.done:
+		return time.Since(begin)
+	case <-time.After(bound):
+		out, _ := r.output(t.Context())
+		t.Errorf("%s: still running %v after the peer was killed:\n%s", r.side.name, bound, out)
+		return -1
+	}
+}
+
+func lastLines(s string, n int) string {
+	l := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(l[max(0, len(l)-n):], "\n")
+}
+
+// Of the connections whose end is killed: an ACK timeout of 2^17 * 4.096 us is 537 ms, and there are 3 tries.
+const (
+	pulseTimeout = 17
+	pulseRetries = 2
+)
+
+// TestCase94_Case93_OursKilled kills one end without a word to the other, as a loss of power does: Verbena's program and with it its
+// user space stack. The kernel's next SEND ends in RETRY_EXC_ERR within the bound that timeout and retries give; the connection that
+// rests notices nothing. A new connection to a new program at the same address works at once.
+func TestCase94_Case93_OursKilled(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
+	defer cancel()
+	kernelContent(t, "retry_exceeded_err")
+	ours, kernel := ourSide(t), kernelSide()
+	port := strconv.Itoa(nextPort())
+	serve := func() *running {
+		s := begin(ctx, t, ours, ours.cmpeer(t, "serve", ours.ip4, port, "tcp", "hold"))
+		if err := cmListening(ctx, ours, 0); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := serve()
+	c := begin(ctx, t, kernel, kernel.cmpeer(t, "pulse", ours.ip4, port, strconv.Itoa(pulseTimeout), strconv.Itoa(pulseRetries)))
+	c.says(ctx, t, "SENT WC 0")
+	s.stop(t, syscall.SIGKILL)
+	killed := time.Now()
+	serve()
+	again := begin(ctx, t, kernel, kernel.cmpeer(t, "ask", ours.ip4, port, "tcp", "1"))
+	out, err := again.end()
+	if err != nil || !strings.Contains(out, rdmacm.EventEstablished.String()+" status=0") {
+		t.Fatalf("a new connection: %v\n%s", err, out)
+	}
+	t.Logf("a new program was connected to and ended %.1f s after the old one was killed", time.Since(killed).Seconds())
+
+	out, err = c.end()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	m := regexp.MustCompile(`END WC (\d+) after (\d+) ms\n`).FindStringSubmatch(out)
+	if m == nil || m[1] != strconv.Itoa(int(ib.WCRetryExcErr)) {
+		t.Fatalf("no RETRY_EXC_ERR:\n%s", out)
+	}
+	// The standard allows timers up to four times the timeout (IBA 9.7.6.1.3).
+	ms, _ := strconv.Atoi(m[2])
+	one := int(4096 << pulseTimeout / 1_000_000)
+	if most := 4 * one * (pulseRetries + 1); ms > most+3000 { // and a busy machine
+		t.Errorf("after %d ms, want at most %d", ms, most)
+	}
+	t.Logf("RETRY_EXC_ERR after %d ms; %d tries of %d ms", ms, pulseRetries+1, one)
+	if !strings.Contains(out, fmt.Sprintf("IDLE events=0 state=%d", int(ib.QPStateRTS))) {
+		t.Errorf("the connection that rests has noticed something:\n%s", out)
+	}
+}
+
+// TestCase93_ClientKilledAndStarted: clients of ours that are killed with connections and started again connect to the same server in
+// the kernel, which has the dead ones still, at once.
+func TestCase93_ClientKilledAndStarted(t *testing.T) {
+	kernelContent(t, "retry_exceeded_err")
+	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
+	defer cancel()
+	ours, kernel := ourSide(t), kernelSide()
+	n := nextPort()
+	port := strconv.Itoa(n)
+	begin(ctx, t, kernel, kernel.cmpeer(t, "serve", kernel.ip4, port, "tcp", "hold"))
+	if err := cmListening(ctx, kernel, n); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		started := time.Now()
+		c := begin(ctx, t, ours, ours.cmpeer(t, "pulse", kernel.ip4, port, strconv.Itoa(pulseTimeout), strconv.Itoa(pulseRetries)))
+		c.says(ctx, t, "SENT WC 0")
+		t.Logf("start %d: connected after %.1f s", i+1, time.Since(started).Seconds())
+		c.stop(t, syscall.SIGKILL)
+	}
+}
