@@ -49,3 +49,57 @@ func BenchmarkConnectDisconnect(b *testing.B) {
 		b.Fatal(err)
 	}
 }
+
+// As many as the machine takes: several clients, one listener with asynchronous IDs.
+func BenchmarkConnectDisconnectParallel(b *testing.B) {
+	a := loopAddr()
+	m := rdmacm.NewManager(rdmacm.WithProviders(soft.NewProvider(soft.WithAddrs("lo", a))))
+	ctx := b.Context()
+	ch := cmOK(m.NewEventChannel())(b)
+	l := cmOK(m.NewID(ch, rdmacm.PSTCP, nil))(b)
+	if err := errors.Join(l.Bind(netip.AddrPortFrom(a, 0)), l.Listen(0)); err != nil {
+		b.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		for ended := 0; ended < b.N; {
+			e, err := ch.Get(ctx)
+			if err != nil {
+				done <- err
+				return
+			}
+			e.Ack()
+			switch e.Type {
+			case rdmacm.EventConnectRequest:
+				err = errors.Join(e.ID.CreateQP(nil, cmAttr()), e.ID.Accept(ctx, nil))
+			case rdmacm.EventDisconnected:
+				err = errors.Join(e.ID.Disconnect(ctx), e.ID.DestroyEP(ctx))
+				ended++
+			}
+			if err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	b.SetParallelism(8)
+	b.ReportAllocs()
+	b.ResetTimer()
+	b.RunParallel(func(p *testing.PB) {
+		for p.Next() {
+			c, err := m.CreateEP(ctx, &rdmacm.AddrInfo{Dst: netip.AddrPortFrom(a, l.SrcPort())}, nil, cmAttr())
+			if err == nil {
+				err = errors.Join(c.Connect(ctx, nil), c.Disconnect(ctx), c.DestroyEP(ctx))
+			}
+			if err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+	b.StopTimer()
+	if err := errors.Join(<-done, l.DestroyEP(ctx), ch.Close(), m.Close()); err != nil {
+		b.Fatal(err)
+	}
+}
