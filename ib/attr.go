@@ -14,7 +14,7 @@ type ParamError struct {
 
 // Error names the parameter, its value and what it may be.
 func (e *ParamError) Error() string {
-	return e.Param + " is " + e.Value + ", want " + e.Want + ": " + syscall.EINVAL.Error()
+	return e.Param + ": " + e.Value + ", want " + e.Want + ": " + syscall.EINVAL.Error()
 }
 
 // Parameter is what is at fault.
@@ -48,6 +48,9 @@ func CheckAttr(a *QPAttr, mask QPAttrMask) error {
 		{QPAttrMinRNRTimer, "MinRNRTimer", uint32(a.MinRNRTimer), 0, 31},
 	} {
 		if mask&c.bit != 0 && (c.value < c.least || c.value > c.limit) {
+			if c.bit == QPAttrPathMTU {
+				return &ParamError{Param: c.param, Value: strconv.FormatUint(uint64(c.value), 10), Want: "a code, ib.MTU256 to ib.MTU4096"}
+			}
 			return &ParamError{
 				Param: c.param, Value: strconv.FormatUint(uint64(c.value), 10),
 				Want: strconv.FormatUint(uint64(c.least), 10) + " to " + strconv.FormatUint(uint64(c.limit), 10),

@@ -70,7 +70,9 @@ func checkTables(source string, list []table) error {
 		names[t.netdev] = true
 		for i, a := range t.addrs {
 			switch {
-			case !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+			case !a.IsValid():
+				return &AddrsError{source, t.netdev, "the zero netip.Addr is no address"}
+			case a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 				return &AddrsError{source, t.netdev, a.String() + " is not a unicast address"}
 			case slices.ContainsFunc(t.addrs[:i], func(b netip.Addr) bool { return b.Unmap() == a.Unmap() }):
 				return &AddrsError{source, t.netdev, a.String() + " is listed twice"}

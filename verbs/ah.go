@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"syscall"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -30,16 +31,16 @@ func (p *PD) createAH(op string, attr *ib.AHAttr) (*AH, error) {
 	if attr == nil {
 		return nil, paramErr(op, "attr", "is nil", syscall.EINVAL)
 	}
-	if !p.hold() {
+	if !p.hold(anAH) {
 		return nil, opErr(op, errPDClosed)
 	}
 	if err := p.ctx.checkAV(op, attr); err != nil {
-		p.drop()
+		p.drop(anAH)
 		return nil, err
 	}
 	h, err := p.ctx.dev.CreateAH(p.pd, attr)
 	if err != nil {
-		p.drop()
+		p.drop(anAH)
 		return nil, opErr(op, err)
 	}
 	return &AH{pd: p, ah: h}, nil
@@ -105,7 +106,8 @@ func (c *Context) initAH(op string, port uint8, wc *WC, grh []byte) (ib.AHAttr, 
 	case dst.IsMulticast():
 		// One does not answer from the group's address, and which of the own ones
 		// is meant nobody can tell.
-		return ib.AHAttr{}, paramErr(op, "grh", "is of a datagram to the group "+dst.String(), syscall.EINVAL)
+		return ib.AHAttr{}, paramErr(op, "grh", "is of a datagram to the group "+dst.String()+
+			": answer with CreateAH to the sender's address, which GRHAddrs gives", syscall.EINVAL)
 	}
 	gid, typ := ib.GIDFromAddr(dst), ib.GIDTypeIB
 	if p.LinkLayer == ib.LinkEthernet {
@@ -118,6 +120,19 @@ func (c *Context) initAH(op string, port uint8, wc *WC, grh []byte) (ib.AHAttr, 
 	a.IsGlobal, a.DGID, a.SGIDIndex = true, ib.GIDFromAddr(src), uint8(index)
 	a.FlowLabel, a.TrafficClass, a.HopLimit = flow, class, hop
 	return a, nil
+}
+
+// GRHAddrs gives the addresses of the sender and of the receiver, which may be a
+// group, of a datagram out of the first 40 bytes of its receive buffer (on RoCE they
+// show the IP header). To answer what was sent to a group: CreateAH with
+// ib.GIDFromAddr(src) as DGID and the GID index of one's own choice. EINVAL: they show
+// no IP header.
+func GRHAddrs(grh []byte) (src, dst netip.Addr, err error) {
+	src, dst, _, _, _, ok := roce.ParseGRH(grh)
+	if !ok {
+		return src, dst, paramErr("grh_addrs", "grh", "shows no IP header in its first 40 bytes", syscall.EINVAL)
+	}
+	return src, dst, nil
 }
 
 // CreateAHFromWC makes an address handle to the sender of a datagram
@@ -146,5 +161,5 @@ func (a *AH) UnwrapAH() driver.AH {
 // Destroy gives the handle back (ibv_destroy_ah). Work that was posted with it
 // and has not been sent may still need it: destroy it after that completed.
 func (a *AH) Destroy() error {
-	return opErr("destroy_ah", a.end(context.Background(), a.ah.Destroy, nil, a.pd.drop))
+	return opErr("destroy_ah", a.end(context.Background(), a.ah.Destroy, nil, a.pd.dropper(anAH)))
 }

@@ -31,12 +31,12 @@ func (c *Context) CreateCompCntr() (*CompCntr, error) {
 	switch {
 	case !ok:
 		return nil, notOffered(op)
-	case !c.hold():
+	case !c.hold(aCompCntr):
 		return nil, opErr(op, errDeviceClosed)
 	}
 	n, err := d.CreateCompCntr()
 	if err != nil {
-		c.drop()
+		c.drop(aCompCntr)
 		return nil, opErr(op, err)
 	}
 	return &CompCntr{ctx: c, c: n}, nil
@@ -106,7 +106,7 @@ func (n *CompCntr) change(op string, f func()) error {
 // Destroy ends the counter (ibv_destroy_comp_cntr). EBUSY: a queue pair is
 // attached to it, which ends when the queue pair is destroyed.
 func (n *CompCntr) Destroy() error {
-	return opErr("destroy_comp_cntr", n.end(context.Background(), n.c.Destroy, nil, n.ctx.drop))
+	return opErr("destroy_comp_cntr", n.end(context.Background(), n.c.Destroy, nil, n.ctx.dropper(aCompCntr)))
 }
 
 // AttachCompCntr has n count the queue pair's operations ops until the queue pair

@@ -191,12 +191,12 @@ func (c *Context) PKeyIndex(port uint8, key ib.PKey) (int, error) {
 // AllocPD makes a protection domain (ibv_alloc_pd). ENOMEM: there are too many.
 func (c *Context) AllocPD() (*PD, error) {
 	const op = "alloc_pd"
-	if !c.hold() {
+	if !c.hold(aPD) {
 		return nil, opErr(op, errDeviceClosed)
 	}
 	p, err := c.dev.AllocPD()
 	if err != nil {
-		c.drop()
+		c.drop(aPD)
 		return nil, opErr(op, err)
 	}
 	return &PD{ctx: c, pd: p}, nil

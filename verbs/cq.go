@@ -19,7 +19,7 @@ type CompChannel struct {
 
 // CreateCompChannel makes a completion channel (ibv_create_comp_channel).
 func (c *Context) CreateCompChannel() (*CompChannel, error) {
-	if !c.hold() {
+	if !c.hold(aChannel) {
 		return nil, opErr("create_comp_channel", errDeviceClosed)
 	}
 	ch := &CompChannel{ctx: c}
@@ -49,7 +49,7 @@ func (ch *CompChannel) GetCQEvent(ctx context.Context) (*CQ, error) {
 func (ch *CompChannel) Destroy() error {
 	return opErr("destroy_comp_channel", ch.end(context.Background(), nil, nil, func() {
 		ch.events.close()
-		ch.ctx.drop()
+		ch.ctx.drop(aChannel)
 	}))
 }
 
@@ -82,7 +82,7 @@ func (c *Context) createCQ(op string, cqe int, ch *CompChannel, user any, create
 	if ch != nil {
 		parents = append(parents, parent{&ch.life, errChannelClosed, "channel"})
 	}
-	if err := holdAll(op, parents...); err != nil {
+	if err := holdAll(op, aCQ, parents...); err != nil {
 		return nil, err
 	}
 	q := &CQ{ctx: c, ch: ch, user: user}
@@ -101,9 +101,9 @@ func (c *Context) createCQ(op string, cqe int, ch *CompChannel, user any, create
 
 func (q *CQ) release() {
 	if q.ch != nil {
-		q.ch.drop()
+		q.ch.drop(aCQ)
 	}
-	q.ctx.drop()
+	q.ctx.drop(aCQ)
 }
 
 // Context is the open device that the queue belongs to.

@@ -163,7 +163,8 @@ func (x *CQEx) WC() *WC { return x.cur() }
 // ReadOpcode tells what was done (ibv_wc_read_opcode).
 func (x *CQEx) ReadOpcode() ib.WCOpcode { return x.cur().Opcode }
 
-// ReadVendorErr is the device's own code of an error (ibv_wc_read_vendor_err).
+// ReadVendorErr is the device's own code of an error (ibv_wc_read_vendor_err): of
+// software devices an ib.VendorErr.
 func (x *CQEx) ReadVendorErr() uint32 { return x.cur().VendorErr }
 
 // ReadByteLen is the length of what was received or read (ibv_wc_read_byte_len).

@@ -33,12 +33,12 @@ func (c *Context) AllocDM(attr *DMAttr) (*DM, error) {
 		return nil, paramErr(op, "attr", "is nil", syscall.EINVAL)
 	case !ok:
 		return nil, notOffered(op)
-	case !c.hold():
+	case !c.hold(aDM):
 		return nil, opErr(op, errDeviceClosed)
 	}
 	m, err := d.AllocDM(attr)
 	if err != nil {
-		c.drop()
+		c.drop(aDM)
 		return nil, opErr(op, err)
 	}
 	return &DM{ctx: c, dm: m, n: attr.Length}, nil
@@ -67,7 +67,7 @@ func (m *DM) CopyFrom(b []byte, offset uint64) error {
 
 // Free gives the memory back (ibv_free_dm). EBUSY: a region is on it.
 func (m *DM) Free() error {
-	return opErr("free_dm", m.end(context.Background(), m.dm.Free, nil, m.ctx.drop))
+	return opErr("free_dm", m.end(context.Background(), m.dm.Free, nil, m.ctx.dropper(aDM)))
 }
 
 // RegDMMR registers length bytes of device memory from offset on
@@ -100,7 +100,7 @@ var errTDClosed error = &closedError{"thread domain", syscall.EINVAL}
 
 // AllocTD makes a thread domain (ibv_alloc_td).
 func (c *Context) AllocTD() (*TD, error) {
-	if !c.hold() {
+	if !c.hold(aTD) {
 		return nil, opErr("alloc_td", errDeviceClosed)
 	}
 	return &TD{ctx: c}, nil
@@ -109,7 +109,7 @@ func (c *Context) AllocTD() (*TD, error) {
 // Dealloc gives the thread domain back (ibv_dealloc_td). EBUSY: a parent domain
 // uses it.
 func (t *TD) Dealloc() error {
-	return opErr("dealloc_td", t.end(context.Background(), nil, nil, t.ctx.drop))
+	return opErr("dealloc_td", t.end(context.Background(), nil, nil, t.ctx.dropper(aTD)))
 }
 
 // ParentDomainAttr describes a parent domain (struct
@@ -140,7 +140,7 @@ func (c *Context) AllocParentDomain(attr *ParentDomainAttr) (*PD, error) {
 	if attr.TD != nil {
 		parents = append(parents, parent{&attr.TD.life, errTDClosed, "TD"})
 	}
-	if err := holdAll(op, parents...); err != nil {
+	if err := holdAll(op, aParentDomain, parents...); err != nil {
 		return nil, err
 	}
 	return &PD{ctx: c, pd: attr.PD.pd, parent: parents}, nil

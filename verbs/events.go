@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -30,8 +31,21 @@ func (e *AsyncEvent) Ack() {
 	}
 }
 
-// String tells what happened, in words.
-func (e *AsyncEvent) String() string { return e.Type.String() }
+// String tells what happened, in words, and to what: "queue pair 0x1234: local access
+// violation work queue error".
+func (e *AsyncEvent) String() string {
+	switch {
+	case e.QP != nil:
+		return fmt.Sprintf("queue pair %#x: %v", uint32(e.QP.Num()), e.Type)
+	case e.SRQ != nil:
+		return fmt.Sprintf("shared receive queue %d: %v", e.SRQ.Num(), e.Type)
+	case e.CQ != nil:
+		return fmt.Sprintf("completion queue of %d: %v", e.CQ.CQE(), e.Type)
+	case e.Port != 0:
+		return fmt.Sprintf("port %d: %v", e.Port, e.Type)
+	}
+	return e.Type.String()
+}
 
 // GetAsyncEvent waits for the next asynchronous event (ibv_get_async_event). It
 // fails with ctx's error, or, once the device is closed, with net.ErrClosed,

@@ -66,20 +66,20 @@ func (m *MR) Rereg(flags ib.ReregFlags, attr *ReregAttr) error {
 			return paramErr(op, "PD", "is nil", syscall.EINVAL)
 		case pd.ctx != old.pd.ctx:
 			return paramErr(op, "PD", "is of another device", syscall.EINVAL)
-		case !pd.hold():
+		case !pd.hold(anMR):
 			return opErr(op, errPDClosed)
 		}
 		a.PD = pd.pd
 	}
 	if err := d.Rereg(flags, &a); err != nil {
 		if pd != old.pd || flags&ib.ReregPD != 0 {
-			pd.drop()
+			pd.drop(anMR)
 		}
 		return opErr(op, err)
 	}
 	m.set(pd, b)
 	if flags&ib.ReregPD != 0 {
-		old.pd.drop()
+		old.pd.drop(anMR)
 	}
 	return nil
 }
@@ -171,10 +171,10 @@ func (p *PD) LocalDMALKey() (ib.LKey, error) {
 		return 0, notOffered(op)
 	}
 	// Held, so that the domain is not deallocated meanwhile.
-	if !p.hold() {
+	if !p.hold(anMR) {
 		return 0, opErr(op, errPDClosed)
 	}
-	defer p.drop()
+	defer p.drop(anMR)
 	k, err := d.LocalDMALKey()
 	return k, opErr(op, err)
 }

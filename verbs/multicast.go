@@ -54,7 +54,7 @@ func (q *QP) mcast(op string, gid ib.GID) (driver.Multicaster, error) {
 	case q.init.Type != ib.UD:
 		return nil, paramErr(op, "qp", "is of type "+q.init.Type.String()+", groups are for UD", syscall.EINVAL)
 	case !gid.IsMulticast():
-		return nil, paramErr(op, "gid", gid.String()+" is no multicast group", syscall.EINVAL)
+		return nil, paramErr(op, "gid", gid.Addr().String()+" is no multicast group", syscall.EINVAL)
 	case !ok:
 		return nil, paramErr(op, "qp", "the device has no multicast", syscall.EOPNOTSUPP)
 	}

@@ -19,7 +19,8 @@ import (
 // peer's SEND with invalidate on that queue pair before it can be bound again.
 // Resetting or destroying that queue pair invalidates it too.
 //
-// A bind ends with ib.WCMWBindErr, and nothing has changed, unless (IBA 10.6.7):
+// A bind ends with ib.WCMWBindErr, and nothing has changed (WC.VendorErr, an
+// ib.VendorErr, says why), unless (IBA 10.6.7):
 // window, region and queue pair are of one domain; the region has
 // ib.AccessMWBind and is not zero-based; it has ib.AccessLocalWrite if peers are
 // to write or to use atomics; the range is inside it; the rights are remote
@@ -43,12 +44,12 @@ func (p *PD) AllocMW(typ ib.MWType) (*MW, error) {
 	if !ok {
 		return nil, notOffered(op)
 	}
-	if !p.hold() {
+	if !p.hold(anMW) {
 		return nil, opErr(op, errPDClosed)
 	}
 	w, err := d.AllocMW(typ)
 	if err != nil {
-		p.drop()
+		p.drop(anMW)
 		return nil, opErr(op, err)
 	}
 	return &MW{pd: p, mw: w, typ: typ}, nil
@@ -68,7 +69,7 @@ func (w *MW) RKey() ib.RKey { return w.mw.RKey() }
 // Dealloc ends the window, bound or not (ibv_dealloc_mw). When it returns nobody
 // reaches memory through it any more.
 func (w *MW) Dealloc() error {
-	return opErr("dealloc_mw", w.end(context.Background(), w.mw.Dealloc, nil, w.pd.drop))
+	return opErr("dealloc_mw", w.end(context.Background(), w.mw.Dealloc, nil, w.pd.dropper(anMW)))
 }
 
 // UnwrapMW gives the provider's window.

@@ -26,11 +26,11 @@ func (p *PD) Dealloc() error {
 	if p.parent != nil {
 		return opErr("dealloc_pd", p.end(context.Background(), nil, nil, func() {
 			for _, o := range p.parent {
-				o.life.drop()
+				o.life.drop(aParentDomain)
 			}
 		}))
 	}
-	return opErr("dealloc_pd", p.end(context.Background(), p.pd.Dealloc, nil, p.ctx.drop))
+	return opErr("dealloc_pd", p.end(context.Background(), p.pd.Dealloc, nil, p.ctx.dropper(aPD)))
 }
 
 // MR is a registered memory region (struct ibv_mr).
@@ -92,12 +92,12 @@ func (p *PD) NullMR() (*MR, error) {
 }
 
 func (p *PD) register(op string, b []byte, reg func() (driver.MR, error)) (*MR, error) {
-	if !p.hold() {
+	if !p.hold(anMR) {
 		return nil, opErr(op, errPDClosed)
 	}
 	m, err := reg()
 	if err != nil {
-		p.drop()
+		p.drop(anMR)
 		return nil, opErr(op, err)
 	}
 	r := &MR{mr: m}
@@ -174,7 +174,7 @@ func (m *MR) SGE(offset, length int) SGE {
 // the memory any more, and the keys are dead. Work that still names them fails.
 // EBUSY: a memory window is bound to it.
 func (m *MR) Dereg() error {
-	return opErr("dereg_mr", m.end(context.Background(), m.mr.Dereg, nil, func() { m.PD().drop() }))
+	return opErr("dereg_mr", m.end(context.Background(), m.mr.Dereg, nil, func() { m.PD().drop(anMR) }))
 }
 
 // UnwrapMR gives the provider's region.

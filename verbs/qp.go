@@ -66,13 +66,13 @@ func (p *PD) CreateQP(attr *QPInitAttr) (*QP, error) {
 		q.init.RecvCQ, q.init.SRQ = nil, nil // no receive side: what stands here is ignored
 	}
 	parents := []parent{{&p.life, errPDClosed, ""}, {&attr.SendCQ.life, errCQClosed, "SendCQ"}}
-	if q.init.RecvCQ != nil {
+	if q.init.RecvCQ != nil && q.init.RecvCQ != q.init.SendCQ {
 		parents = append(parents, parent{&q.init.RecvCQ.life, errCQClosed, "RecvCQ"})
 	}
 	if q.init.SRQ != nil {
 		parents = append(parents, parent{&q.init.SRQ.life, errSRQClosed, "SRQ"})
 	}
-	if err := holdAll(op, parents...); err != nil {
+	if err := holdAll(op, aQP, parents...); err != nil {
 		return nil, err
 	}
 	d := driver.QPInitAttr{
@@ -98,17 +98,17 @@ func (p *PD) CreateQP(attr *QPInitAttr) (*QP, error) {
 
 func (q *QP) release() {
 	if q.init.SRQ != nil {
-		q.init.SRQ.drop()
+		q.init.SRQ.drop(aQP)
 	}
-	if q.init.RecvCQ != nil {
-		q.init.RecvCQ.drop()
+	if q.init.RecvCQ != nil && q.init.RecvCQ != q.init.SendCQ {
+		q.init.RecvCQ.drop(aQP)
 	}
 	if q.xrcd != nil {
-		q.xrcd.drop()
+		q.xrcd.drop(aQP)
 		return
 	}
-	q.init.SendCQ.drop()
-	q.pd.drop()
+	q.init.SendCQ.drop(aQP)
+	q.pd.drop(aQP)
 }
 
 // PD is the domain of the queue pair; nil for an XRC target, which has none.

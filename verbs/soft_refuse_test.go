@@ -32,7 +32,7 @@ func TestBadAddressHandles(t *testing.T) {
 	other := ok(pd.CreateAH(&good))(t)
 	r.a.later(other.Destroy)
 	wr := verbs.SendWR{Opcode: ib.WRSend, Flags: ib.SendSignaled, RemoteQPN: qb.Num(), RemoteQKey: qkey}
-	for say, ah := range map[string]driver.AH{"AH: nil": none, "AH: of another protection domain": other} {
+	for say, ah := range map[string]driver.AH{"AH: is nil, PD.CreateAH makes one": none, "AH: is of another protection domain": other} {
 		wr.AH = ah
 		var oe *verbs.OpError
 		if err := qa.PostSendOne(&wr); !errors.Is(err, syscall.EINVAL) || !errors.As(err, &oe) || oe.Param != "AH" || !strings.Contains(err.Error(), say) {
@@ -145,15 +145,15 @@ func TestRefusalsNameTheParameter(t *testing.T) {
 		{address(func(a *ib.AHAttr) { a.DGID = ib.GID{15: 1} }), "AHAttr.SGIDIndex", "both"},
 		{srq(ib.SRQAttr{}), "MaxWR", "1 to"},
 		{srq(ib.SRQAttr{MaxWR: 1, MaxSGE: 1 << 20}), "MaxSGE", "at most"},
-		{region(nil, 0), "length", "0"},
+		{region(nil, 0), "b", "is empty"},
 		{region(make([]byte, 8), ib.AccessRemoteWrite), "access", "local write"},
 		{q.Modify(&ib.QPAttr{QPState: ib.QPStateInit, PortNum: 2}, toInit), "PortNum", "want 1"},
 		{q.Modify(&ib.QPAttr{QPState: ib.QPStateInit}, ib.QPAttrState), "mask", "mask lacks QPAttrAccessFlags|QPAttrPKeyIndex|QPAttrPort: invalid argument"},
 		{q.Modify(&ib.QPAttr{QPState: ib.QPStateRTR}, toRTR), "QPState", "RESET to RTR: no such transition: invalid argument"},
-		{init.Modify(&ib.QPAttr{QPState: ib.QPStateRTR, AHAttr: av, PathMTU: 6}, toRTR), "PathMTU", "want 1 to 5: invalid argument"},
-		{init.Modify(&ib.QPAttr{QPState: ib.QPStateRTR, AHAttr: av}, toRTR), "PathMTU", "want 1 to 5: invalid argument"},
+		{init.Modify(&ib.QPAttr{QPState: ib.QPStateRTR, AHAttr: av, PathMTU: 6}, toRTR), "PathMTU", "want a code, ib.MTU256 to ib.MTU4096"},
+		{init.Modify(&ib.QPAttr{QPState: ib.QPStateRTR, AHAttr: av}, toRTR), "PathMTU", "want a code, ib.MTU256 to ib.MTU4096"},
 		{qa.PostSendOne(&verbs.SendWR{Opcode: ib.WRTSO}), "Opcode", "TSO is not for queue pairs of type RC"},
-		{qa.PostSendOne(&verbs.SendWR{Opcode: ib.WRBindMW}), "Bind", "nil"},
+		{qa.PostSendOne(&verbs.SendWR{Opcode: ib.WRBindMW}), "Bind", "is nil"},
 		{qa.PostSendOne(&verbs.SendWR{InlineData: []byte{1}}), "InlineData", "lacks ib.SendInline"},
 		{qa.PostRecvOne(&verbs.RecvWR{SGList: make([]verbs.SGE, 9)}), "SGList", "at most"},
 		{q.PostRecvOne(&verbs.RecvWR{}), "", "in state RESET, receives need INIT or later"},

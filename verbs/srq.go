@@ -35,7 +35,7 @@ func (p *PD) createSRQ(op string, attr *ib.SRQAttr, user any) (*SRQ, error) {
 	if attr == nil {
 		return nil, paramErr(op, "attr", "is nil", syscall.EINVAL)
 	}
-	if !p.hold() {
+	if !p.hold(anSRQ) {
 		return nil, opErr(op, errPDClosed)
 	}
 	s := &SRQ{pd: p, user: user}
@@ -44,7 +44,7 @@ func (p *PD) createSRQ(op string, attr *ib.SRQAttr, user any) (*SRQ, error) {
 	var err error
 	s.srq, err = p.ctx.dev.CreateSRQ(p.pd, &a, func(t ib.EventType) { p.ctx.raise(&AsyncEvent{Type: t, SRQ: s}, &s.async) })
 	if err != nil {
-		p.drop()
+		p.drop(anSRQ)
 		return nil, opErr(op, err)
 	}
 	attr.MaxWR, attr.MaxSGE = a.MaxWR, a.MaxSGE

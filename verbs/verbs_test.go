@@ -307,7 +307,7 @@ func TestWCError(t *testing.T) {
 	if !errors.As(err, &e) || e.Status != ib.WCRetryExcErr || e.QPNum != 0x17 {
 		t.Fatal(err)
 	}
-	if s := err.Error(); s != "work request 9 on queue pair 0x17: transport retry counter exceeded (vendor error 0x81)" {
+	if s := err.Error(); s != "work request 9 (SEND) on queue pair 0x17: transport retry counter exceeded (vendor error 0x81)" {
 		t.Error(s)
 	}
 	if !errors.Is(err, &WCError{Status: ib.WCRetryExcErr}) || errors.Is(err, &WCError{Status: ib.WCWRFlushErr}) {

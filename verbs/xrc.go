@@ -49,17 +49,17 @@ func (c *Context) OpenXRCD(attr *XRCDInitAttr) (*XRCD, error) {
 		}
 		d.File = info
 	}
-	if !c.hold() {
+	if !c.hold(anXRCD) {
 		return nil, opErr(op, errDeviceClosed)
 	}
 	x, ok := c.dev.(driver.XRCDevice)
 	if !ok {
-		c.drop()
+		c.drop(anXRCD)
 		return nil, noXRC(op)
 	}
 	h, err := x.OpenXRCD(&d)
 	if err != nil {
-		c.drop()
+		c.drop(anXRCD)
 		return nil, opErr(op, err)
 	}
 	return &XRCD{ctx: c, xrcd: h}, nil
@@ -75,7 +75,7 @@ func (x *XRCD) Context() *Context { return x.ctx }
 // Close closes the domain (ibv_close_xrcd); it ends when everybody has closed it.
 // EBUSY: a queue pair or shared receive queue that was made through it is left.
 func (x *XRCD) Close() error {
-	return opErr("close_xrcd", x.end(context.Background(), x.xrcd.Close, nil, x.ctx.drop))
+	return opErr("close_xrcd", x.end(context.Background(), x.xrcd.Close, nil, x.ctx.dropper(anXRCD)))
 }
 
 // SRQInitAttr describes a shared receive queue to create (struct
@@ -119,7 +119,7 @@ func (p *PD) CreateSRQEx(attr *SRQInitAttr) (*SRQ, error) {
 		return nil, noXRC(op)
 	}
 	s := &SRQ{pd: p, xrcd: attr.XRCD, cq: attr.CQ, user: attr.UserContext}
-	err := holdAll(op, parent{&p.life, errPDClosed, ""}, parent{&s.xrcd.life, errXRCDClosed, "XRCD"}, parent{&s.cq.life, errCQClosed, "CQ"})
+	err := holdAll(op, anSRQ, parent{&p.life, errPDClosed, ""}, parent{&s.xrcd.life, errXRCDClosed, "XRCD"}, parent{&s.cq.life, errCQClosed, "CQ"})
 	if err != nil {
 		return nil, err
 	}
@@ -138,10 +138,10 @@ func (p *PD) CreateSRQEx(attr *SRQInitAttr) (*SRQ, error) {
 
 func (s *SRQ) release() {
 	if s.xrcd != nil {
-		s.cq.drop()
-		s.xrcd.drop()
+		s.cq.drop(anSRQ)
+		s.xrcd.drop(anSRQ)
 	}
-	s.pd.drop()
+	s.pd.drop(anSRQ)
 }
 
 // XRCD is the XRC domain of the queue; nil if it is not one for XRC.
@@ -179,7 +179,7 @@ func (x *XRCD) target(op string, user any, open func(driver.XRCDevice, driver.Ev
 	if !ok {
 		return nil, noXRC(op)
 	}
-	if !x.hold() {
+	if !x.hold(aQP) {
 		return nil, opErr(op, errXRCDClosed)
 	}
 	q := &QP{ctx: x.ctx, xrcd: x, init: QPInitAttr{Type: ib.XRCRecv, UserContext: user}}
@@ -187,7 +187,7 @@ func (x *XRCD) target(op string, user any, open func(driver.XRCDevice, driver.Ev
 	var err error
 	q.qp, err = open(dev, early.event)
 	if err != nil {
-		x.drop()
+		x.drop(aQP)
 		return nil, opErr(op, err)
 	}
 	early.release()

@@ -20,7 +20,7 @@ func CheckAccess(a ib.Access) error {
 		return &ParamError{"access", fmt.Sprintf("unknown flags %#x", uint32(u)), syscall.EINVAL}
 	}
 	if a&(ib.AccessRemoteWrite|ib.AccessRemoteAtomic) != 0 && a&ib.AccessLocalWrite == 0 {
-		return &ParamError{"access", "remote write and remote atomic need local write", syscall.EINVAL}
+		return &ParamError{"access", "remote write and remote atomic need local write: add ib.AccessLocalWrite", syscall.EINVAL}
 	}
 	if a&ib.AccessOnDemand != 0 {
 		return &ParamError{"access", "no on-demand paging", syscall.EOPNOTSUPP}

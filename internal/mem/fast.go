@@ -133,15 +133,10 @@ func (e *entry) append(b []byte) {
 func (t *Table) FastRegister(pd *PD, r *Region, key ib.RKey, access ib.Access) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	old := r.cur.Load()
-	if r.state != stateLive || r.fast == nil || r.pd != pd || old.pd.Load() != nil ||
-		(uint32(key)^old.key)>>8 != 0 || CheckAccess(access) != nil {
+	if registerFault(pd, r, key, access) != 0 {
 		return false
 	}
 	e := r.fast.mapped.Load()
-	if e == nil {
-		return false
-	}
 	if e.key != 0 || access&ib.AccessZeroBased != 0 {
 		// Lookups know it already, or it counts from 0 for this registration only.
 		e = &entry{kind: kindList, iova: base(e.iova, access), length: e.length, list: e.list, region: r}
@@ -151,6 +146,34 @@ func (t *Table) FastRegister(pd *PD, r *Region, key ib.RKey, access ib.Access) b
 	r.cur.Store(e)
 	t.put(r.slot, e)
 	return true
+}
+
+// FastRegisterFault tells why FastRegister with these arguments fails now; 0: it does
+// not.
+func (t *Table) FastRegisterFault(pd *PD, r *Region, key ib.RKey, access ib.Access) ib.VendorErr {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return registerFault(pd, r, key, access)
+}
+
+// registerFault is FastRegisterFault under the lock.
+func registerFault(pd *PD, r *Region, key ib.RKey, access ib.Access) ib.VendorErr {
+	old := r.cur.Load()
+	switch {
+	case r.state != stateLive || r.fast == nil:
+		return ib.VendorErrRegGone
+	case r.pd != pd:
+		return ib.VendorErrRegDomain
+	case old.pd.Load() != nil:
+		return ib.VendorErrRegValid
+	case (uint32(key)^old.key)>>8 != 0:
+		return ib.VendorErrRegKey
+	case CheckAccess(access) != nil:
+		return ib.VendorErrRegRights
+	case r.fast.mapped.Load() == nil:
+		return ib.VendorErrRegNoMemory
+	}
+	return 0
 }
 
 // Fast reports whether the region is one for fast registration.

@@ -19,7 +19,7 @@ func (t *Table) Register(pd *PD, buf []byte, iova uint64, access ib.Access) (*Re
 		return nil, err
 	}
 	iova = base(iova, access)
-	if err := checkRange("iova", iova, uint64(len(buf))); err != nil {
+	if err := checkRange("b", "iova", iova, uint64(len(buf))); err != nil {
 		return nil, err
 	}
 	return t.enter(pd, newRegion(buf, iova, access))
@@ -56,7 +56,7 @@ func checkForeign(addr uintptr, length, iova uint64) ([]byte, error) {
 	if addr < firstPage {
 		return nil, &ParamError{"addr", "in the first page", syscall.EINVAL}
 	}
-	if err := checkRange("iova", iova, length); err != nil {
+	if err := checkRange("length", "iova", iova, length); err != nil {
 		return nil, err
 	}
 	if length > math.MaxInt || uint64(^uintptr(0)-addr) < length-1 {
@@ -108,11 +108,14 @@ func base(iova uint64, access ib.Access) uint64 {
 // Address is where the memory of b begins, as a number: the usual iova.
 func Address(b []byte) uint64 { return uint64(address(b)) }
 
-// checkRange refuses an empty range and one that wraps around 2^64; it may end
-// exactly there.
-func checkRange(name string, addr, length uint64) error {
-	if length == 0 {
-		return &ParamError{"length", "0", syscall.EINVAL}
+// checkRange refuses an empty range, as the parameter of says, and one that wraps
+// around 2^64, as name says; it may end exactly there.
+func checkRange(of, name string, addr, length uint64) error {
+	switch {
+	case length == 0 && of == "length":
+		return &ParamError{of, "is 0", syscall.EINVAL}
+	case length == 0:
+		return &ParamError{of, "is empty", syscall.EINVAL}
 	}
 	if addr > -length {
 		return &ParamError{name, "the region wraps around the address space", syscall.EINVAL}

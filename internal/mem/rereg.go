@@ -48,7 +48,7 @@ func (l *Leftover) Release() {
 func (t *Table) Reregister(r *Region, c *Change) (*Leftover, error) {
 	const all = ib.ReregTranslation | ib.ReregPD | ib.ReregAccess
 	if c.Flags == 0 || c.Flags&^all != 0 {
-		return nil, &ParamError{"flags", c.Flags.String(), syscall.EINVAL}
+		return nil, &ParamError{"flags", c.Flags.String() + ", want some of ib.ReregTranslation, ib.ReregPD, ib.ReregAccess", syscall.EINVAL}
 	}
 	if c.Flags&ib.ReregPD != 0 {
 		if c.PD == nil || !c.PD.Hold() {
@@ -68,11 +68,11 @@ func (t *Table) reregister(r *Region, c *Change) (*Leftover, error) {
 	old := r.cur.Load()
 	switch {
 	case r.state != stateLive:
-		return nil, &ParamError{"mr", "deregistered", syscall.EINVAL}
+		return nil, &ParamError{"mr", "is deregistered", syscall.EINVAL}
 	case r.fast != nil || old.kind != kindMemory:
-		return nil, &ParamError{"mr", "not a region of this kind", syscall.EINVAL}
+		return nil, &ParamError{"mr", "is not a region of this kind", syscall.EINVAL}
 	case r.windows > 0:
-		return nil, &ParamError{"mr", "memory windows are bound to it", syscall.EBUSY}
+		return nil, r.bound()
 	}
 	e := &entry{key: old.key, access: old.access, iova: old.iova, buf: old.buf, region: r}
 	pd := r.pd
@@ -94,7 +94,7 @@ func (t *Table) reregister(r *Region, c *Change) (*Leftover, error) {
 		}
 		e.iova = base(Address(e.buf), e.access)
 	}
-	if err := checkRange("addr", e.iova, uint64(len(e.buf))); err != nil {
+	if err := checkRange("Bytes", "addr", e.iova, uint64(len(e.buf))); err != nil {
 		return nil, err
 	}
 	e.length = uint64(len(e.buf))

@@ -221,10 +221,19 @@ func (t *Table) Remove(r *Region) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r.state == stateLive && r.windows > 0 {
-		return &ParamError{"mr", fmt.Sprintf("%d memory windows are bound to it", r.windows), syscall.EBUSY}
+		return r.bound()
 	}
 	t.remove(r)
 	return nil
+}
+
+// bound is the refusal because of the region's windows.
+func (r *Region) bound() error {
+	are := "memory windows are"
+	if r.windows == 1 {
+		are = "memory window is"
+	}
+	return &ParamError{"mr", fmt.Sprintf("%d %s bound to it: invalidate (ib.WRLocalInv) or deallocate (MW.Dealloc) first", r.windows, are), syscall.EBUSY}
 }
 
 func (t *Table) remove(r *Region) {

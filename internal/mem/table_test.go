@@ -265,7 +265,7 @@ func TestRegisterRefuses(t *testing.T) {
 		want        error
 		f           func() (*Region, error)
 	}{
-		{"empty", "length", syscall.EINVAL, func() (*Region, error) { return tab.Register(pd, nil, 0, 0) }},
+		{"empty", "b", syscall.EINVAL, func() (*Region, error) { return tab.Register(pd, nil, 0, 0) }},
 		{"wraps", "iova", syscall.EINVAL, func() (*Region, error) { return tab.Register(pd, buf, math.MaxUint64, 0) }},
 		{"dead domain", "pd", syscall.EINVAL, func() (*Region, error) { return tab.Register(dead, buf, 0, 0) }},
 		{"nil address", "addr", syscall.EINVAL, func() (*Region, error) { return tab.RegisterPointer(pd, 0, 8, 0, 0) }},

@@ -103,33 +103,19 @@ func (t *Table) FreeWindow(w *Window) {
 func (t *Table) Bind(pd *PD, qpn ib.QPN, w *Window, r *Region, key ib.RKey, addr, length uint64, access ib.Access) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if w.state != stateLive || w.pd != pd || (uint32(key)^w.cur.Load().key)>>8 != 0 || access&^windowAccess != 0 {
+	if bindFault(pd, w, r, key, addr, length, access) != 0 {
 		return false
 	}
 	if w.typ == ib.MWType1 {
-		if access&ib.AccessZeroBased != 0 {
-			return false
-		}
 		qpn = 0
 		if length == 0 {
 			t.unbind(w)
 			t.empty(w, key)
 			return true
 		}
-	} else if w.region != nil {
-		return false
-	}
-	if length == 0 || r == nil || r.state != stateLive {
-		return false
 	}
 	m := r.cur.Load()
 	off := addr - m.iova
-	switch {
-	case !m.of(pd), m.access&ib.AccessMWBind == 0, m.access&ib.AccessZeroBased != 0,
-		access&(ib.AccessRemoteWrite|ib.AccessRemoteAtomic) != 0 && m.access&ib.AccessLocalWrite == 0,
-		length > m.length || off > m.length-length:
-		return false
-	}
 	t.unbind(w)
 	e := m.part(off, length)
 	e.key, e.qpn, e.window = uint32(key), qpn, w
@@ -145,6 +131,52 @@ func (t *Table) Bind(pd *PD, qpn ib.QPN, w *Window, r *Region, key ib.RKey, addr
 	}
 	t.show(w, e)
 	return true
+}
+
+// BindFault tells why Bind with these arguments fails now; 0: it does not.
+func (t *Table) BindFault(pd *PD, w *Window, r *Region, key ib.RKey, addr, length uint64, access ib.Access) ib.VendorErr {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return bindFault(pd, w, r, key, addr, length, access)
+}
+
+// bindFault is BindFault under the lock.
+func bindFault(pd *PD, w *Window, r *Region, key ib.RKey, addr, length uint64, access ib.Access) ib.VendorErr {
+	switch {
+	case w.state != stateLive:
+		return ib.VendorErrBindWindowGone
+	case w.pd != pd:
+		return ib.VendorErrBindDomain
+	case (uint32(key)^w.cur.Load().key)>>8 != 0:
+		return ib.VendorErrBindKey
+	case access&^windowAccess != 0:
+		return ib.VendorErrBindRights
+	case w.typ == ib.MWType1 && access&ib.AccessZeroBased != 0:
+		return ib.VendorErrBindZeroBasedType1
+	case w.typ == ib.MWType1 && length == 0:
+		return 0
+	case w.typ == ib.MWType2 && w.region != nil:
+		return ib.VendorErrBindBound
+	case length == 0:
+		return ib.VendorErrBindLength
+	case r == nil || r.state != stateLive:
+		return ib.VendorErrBindRegionGone
+	}
+	m := r.cur.Load()
+	off := addr - m.iova
+	switch {
+	case !m.of(pd):
+		return ib.VendorErrBindDomain
+	case m.access&ib.AccessMWBind == 0:
+		return ib.VendorErrBindNoMWBind
+	case m.access&ib.AccessZeroBased != 0:
+		return ib.VendorErrBindRegionZeroBased
+	case access&(ib.AccessRemoteWrite|ib.AccessRemoteAtomic) != 0 && m.access&ib.AccessLocalWrite == 0:
+		return ib.VendorErrBindNoLocalWrite
+	case length > m.length || off > m.length-length:
+		return ib.VendorErrBindRange
+	}
+	return 0
 }
 
 // show makes e what the window's key stands for. The lock is held.
@@ -211,26 +243,18 @@ func (t *Table) Invalidate(pd *PD, qpn ib.QPN, key ib.RKey, remote bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.lookup(uint32(key))
-	if e == nil {
+	if invalidateFault(e, pd, qpn) != 0 {
 		return false
 	}
 	if w := e.window; w != nil {
-		switch {
-		case w.typ != ib.MWType2, w.pd != pd:
-			return false
-		case w.region == nil:
+		if w.region == nil {
 			return !remote
-		case e.qpn != qpn:
-			return false
 		}
 		t.unbind(w)
 		t.empty(w, key)
 		return true
 	}
-	r := e.region
 	switch {
-	case r.fast == nil, r.pd != pd, r.windows > 0:
-		return false
 	case e.pd.Load() == nil:
 		return !remote
 	case remote && e.access&ib.AccessRemote == 0:
@@ -238,4 +262,38 @@ func (t *Table) Invalidate(pd *PD, qpn ib.QPN, key ib.RKey, remote bool) bool {
 	}
 	e.pd.Store(nil)
 	return true
+}
+
+// InvalidateFault tells why a LOCAL_INV of the key fails now; 0: it does not.
+func (t *Table) InvalidateFault(pd *PD, qpn ib.QPN, key ib.RKey) ib.VendorErr {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return invalidateFault(t.lookup(uint32(key)), pd, qpn)
+}
+
+// invalidateFault is InvalidateFault under the lock, of what the key stands for.
+func invalidateFault(e *entry, pd *PD, qpn ib.QPN) ib.VendorErr {
+	if e == nil {
+		return ib.VendorErrInvKey
+	}
+	if w := e.window; w != nil {
+		switch {
+		case w.typ != ib.MWType2:
+			return ib.VendorErrInvKind
+		case w.pd != pd:
+			return ib.VendorErrInvDomain
+		case w.region != nil && e.qpn != qpn:
+			return ib.VendorErrInvOtherQP
+		}
+		return 0
+	}
+	switch r := e.region; {
+	case r.fast == nil:
+		return ib.VendorErrInvKind
+	case r.pd != pd:
+		return ib.VendorErrInvDomain
+	case r.windows > 0:
+		return ib.VendorErrInvWindows
+	}
+	return 0
 }

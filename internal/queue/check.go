@@ -123,11 +123,11 @@ func Check(wr *driver.SendWR, typ ib.QPType, l *Limits) error {
 		return &WRError{"SGList", syscall.EINVAL, fmt.Sprintf("%d bytes for the result of an atomic, it has 8", total)}
 	}
 	if (wr.Opcode == ib.WRBindMW || wr.Opcode == ib.WRRegMR) && wr.Bind == nil {
-		return &WRError{"Bind", syscall.EINVAL, "nil"}
+		return &WRError{"Bind", syscall.EINVAL, "is nil"}
 	}
 	if typ == ib.UD {
 		if wr.AH == nil {
-			return &WRError{"AH", syscall.EINVAL, "nil"}
+			return &WRError{"AH", syscall.EINVAL, "is nil, PD.CreateAH makes one"}
 		}
 		if wr.RemoteQPN > ib.QPNMax {
 			return &WRError{"RemoteQPN", syscall.EINVAL, fmt.Sprintf("%#x has more than 24 bits", uint32(wr.RemoteQPN))}

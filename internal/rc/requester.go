@@ -192,6 +192,7 @@ func (r *requester) begin(e *transport.Env, w *queue.WQE) bool {
 	case ib.WRRDMARead, ib.WRAtomicCmpAndSwp, ib.WRAtomicFetchAndAdd, ib.WRFlush, ib.WRAtomicWrite:
 		// With a depth of 0 it could never be sent.
 		if b.Attr.MaxRDAtomic == 0 {
+			b.Fault(r.cur, ib.VendorErrNoRDAtomic)
 			return r.stall(e, w, ib.WCLocQPOpErr)
 		}
 		if w.Op == ib.WRRDMARead {

@@ -8,24 +8,37 @@ import "github.com/verbena-rdma/verbena/ib"
 // LOCAL_INV and REG_MR.
 func (q *QP) Local(e *Env, i uint32) ib.WCStatus {
 	w := q.SQ.At(i)
-	var ok bool
 	switch w.Op {
 	case ib.WRBindMW:
 		win, reg := q.SQ.TakeBind(i)
-		ok = e.Revoke(func() bool {
+		if e.Revoke(func() bool {
 			return win != nil && e.Mem.Bind(q.PD, q.Num, win, reg, w.RKey, w.RemoteAddr, w.CompareAdd, ib.Access(w.Swap))
-		})
+		}) {
+			return ib.WCSuccess
+		}
+		if win != nil {
+			q.Fault(i, e.Mem.BindFault(q.PD, win, reg, w.RKey, w.RemoteAddr, w.CompareAdd, ib.Access(w.Swap)))
+		}
 	case ib.WRRegMR:
 		_, reg := q.SQ.TakeBind(i)
-		ok = reg != nil && e.Mem.FastRegister(q.PD, reg, w.RKey, ib.Access(w.Swap))
+		if reg != nil && e.Mem.FastRegister(q.PD, reg, w.RKey, ib.Access(w.Swap)) {
+			return ib.WCSuccess
+		}
+		if reg != nil {
+			q.Fault(i, e.Mem.FastRegisterFault(q.PD, reg, w.RKey, ib.Access(w.Swap)))
+		}
 	case ib.WRLocalInv:
-		ok = e.Revoke(func() bool { return e.Mem.Invalidate(q.PD, q.Num, w.InvKey, false) })
+		if e.Revoke(func() bool { return e.Mem.Invalidate(q.PD, q.Num, w.InvKey, false) }) {
+			return ib.WCSuccess
+		}
+		q.Fault(i, e.Mem.InvalidateFault(q.PD, q.Num, w.InvKey))
 	}
-	if !ok {
-		return ib.WCMWBindErr
-	}
-	return ib.WCSuccess
+	return ib.WCMWBindErr
 }
+
+// Fault notes why WQE i is going to fail, for its completion. A queue pair has one
+// such WQE: nothing behind it begins.
+func (q *QP) Fault(i uint32, why ib.VendorErr) { q.fault, q.faultAt = why, i }
 
 // Revoke calls f, which takes a key away, and makes that good: when it returns
 // nobody uses the key any more, on other shards neither, and no packet in the

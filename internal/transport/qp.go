@@ -57,6 +57,9 @@ type QP struct {
 
 	cntrs *compCntrs // completion counters; nil: none
 
+	fault   ib.VendorErr // why WQE faultAt fails; 0: there is none, or no more to tell
+	faultAt uint32
+
 	Stats Stats // what the steps for this queue pair counted; under the shard's lock
 }
 
@@ -122,6 +125,12 @@ func (q *QP) CompleteSend(e *Env, status ib.WCStatus) {
 			wc.ByteLen = uint32(w.Length)
 		case ib.WRAtomicCmpAndSwp, ib.WRAtomicFetchAndAdd:
 			wc.ByteLen = 8
+		}
+		if q.fault != 0 && status != ib.WCSuccess {
+			if q.faultAt == q.SQ.Head() && status != ib.WCWRFlushErr {
+				wc.VendorErr = uint32(q.fault)
+			}
+			q.fault = 0 // what failed is this one, or flushed with it
 		}
 		e.Complete(q.SendCQ, &wc, status != ib.WCSuccess)
 		q.doom(e, q.SendCQ)

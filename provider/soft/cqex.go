@@ -31,7 +31,7 @@ func (d *Device) CreateCQEx(attr *driver.CQInitAttr, notify func()) (driver.CQEx
 	case attr.WCFlags&^wcExKnown != 0:
 		return nil, invalid("WCFlags", "%#x are unknown", uint64(attr.WCFlags&^wcExKnown))
 	case attr.WCFlags&^wcExOffered != 0:
-		return nil, notOffered("WCFlags", fmt.Sprintf("%v are not offered", attr.WCFlags&^wcExOffered))
+		return nil, notOffered("WCFlags", fmt.Sprintf("the device does not offer %v", attr.WCFlags&^wcExOffered))
 	case attr.Flags&^cqKnown != 0:
 		return nil, invalid("Flags", "%v are unknown", attr.Flags&^cqKnown)
 	}

@@ -169,7 +169,7 @@ type dm struct {
 func (d *Device) AllocDM(attr *driver.DMAttr) (driver.DM, error) {
 	switch {
 	case attr.Length == 0:
-		return nil, invalid("Length", "0")
+		return nil, invalid("Length", "is 0")
 	case attr.LogAlign > maxDMLogAlign:
 		return nil, invalid("LogAlign", "%d, want at most %d", attr.LogAlign, maxDMLogAlign)
 	case attr.Length > maxDMSize || d.dmBytes.Add(int64(attr.Length)) > maxDMSize:

@@ -91,7 +91,7 @@ func (q *qp) checkValues(a *ib.QPAttr, mask ib.QPAttrMask) error {
 	case has(ib.QPAttrMaxDestRDAtomic) && a.MaxDestRDAtomic > maxRDAtomic:
 		return bad("MaxDestRDAtomic", a.MaxDestRDAtomic, fmt.Sprintf("at most %d", maxRDAtomic))
 	case has(ib.QPAttrAV) && a.AHAttr.DGID.IsMulticast():
-		return bad("AHAttr.DGID", a.AHAttr.DGID, "a unicast address")
+		return bad("AHAttr.DGID", a.AHAttr.DGID.Addr(), "a unicast address")
 	case has(ib.QPAttrPathMigState) && a.PathMigState != ib.MigMigrated:
 		return bad("PathMigState", a.PathMigState, "MIGRATED: there is no path migration")
 	case has(ib.QPAttrAltPath):

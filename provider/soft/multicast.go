@@ -103,8 +103,12 @@ func (q *qp) group(gid ib.GID) (netip.Addr, error) {
 // idle refuses to destroy a queue pair that is attached, as Linux does: a group
 // left without a word would look like loss. The caller holds mu.
 func (m *mcastQP) idle() error {
-	if n := len(m.groups); n > 0 {
-		return fmt.Errorf("queue pair is attached to %d multicast groups: %w", n, syscall.EBUSY)
+	for g := range m.groups {
+		more := ""
+		if n := len(m.groups) - 1; n > 0 {
+			more = fmt.Sprintf(" and %d more", n)
+		}
+		return fmt.Errorf("queue pair is attached to the group %s%s, DetachMcast first: %w", g, more, syscall.EBUSY)
 	}
 	return nil
 }

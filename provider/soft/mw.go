@@ -142,7 +142,7 @@ func (q *qp) pushLocal(wr *driver.SendWR) error {
 	if (key^wr.RKey)>>8 != 0 {
 		return &queue.WRError{
 			Field: "RKey", Err: syscall.EINVAL,
-			Detail: fmt.Sprintf("%#x may differ from %#x in the low 8 bits only", uint32(wr.RKey), uint32(key)),
+			Detail: fmt.Sprintf("%#x may differ from %#x in the low 8 bits only: ib.IncRKey makes one of RKey()", uint32(wr.RKey), uint32(key)),
 		}
 	}
 	if q.SQ.Push(wr) == nil {
@@ -167,16 +167,16 @@ func (q *qp) BindMW(h driver.MW, bind *driver.MWBind) error {
 	var reg *mem.Region
 	switch {
 	case w.win.Type() != ib.MWType1:
-		return invalid("mw", "a window of type 2 is bound by a work request")
+		return invalid("mw", "is a window of type 2, which is bound by a work request: ib.WRBindMW")
 	case bind.Flags&^(ib.SendFence|ib.SendSignaled) != 0:
 		return invalid("Flags", "%v, a bind has FENCE and SIGNALED only", bind.Flags)
 	case bind.Info.Access&ib.AccessZeroBased != 0:
 		return invalid("Access", "a window of type 1 is not zero-based")
 	case m == nil && (bind.Info.Addr != 0 || bind.Info.Length != 0):
-		return invalid("MR", "nil, but address or length are not 0")
+		return invalid("MR", "is nil, but address or length are not 0")
 	case m != nil && m.domain() != w.pd:
 		// As ibv_bind_mw of libibverbs.
-		return &paramError{"MR", "of another protection domain than the window", syscall.EPERM}
+		return &paramError{"MR", "is of another protection domain than the window", syscall.EPERM}
 	case m != nil:
 		reg = m.region
 	}

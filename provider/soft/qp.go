@@ -272,7 +272,7 @@ func (q *qp) enqueue(wr *driver.SendWR) (*queue.WQE, error) {
 		s := &wr.SGList[i]
 		var ok bool
 		if q.pieces, ok = q.dev.table.Local(q.PD, s.LKey, s.Addr, uint64(s.Length), false, q.pieces); !ok {
-			return nil, &queue.WRError{Field: "SGList", Err: syscall.EINVAL, Detail: "not in a region of the protection domain"}
+			return nil, &queue.WRError{Field: "SGList", Err: syscall.EINVAL, Detail: "is not in a region of the protection domain"}
 		}
 	}
 	w, err := q.SQ.PushInline(wr, q.pieces)
@@ -290,11 +290,11 @@ func (q *qp) ahOf(h driver.AH) (*ah, error) {
 	var why string
 	switch {
 	case h == nil || ok && a == nil:
-		why = "nil"
+		why = "is nil, PD.CreateAH makes one"
 	case !ok || a.pd.dev != q.dev:
-		why = "not an address handle of this device"
+		why = "is not an address handle of this device"
 	case a.pd != q.pd:
-		why = "of another protection domain than the queue pair's"
+		why = "is of another protection domain than the queue pair"
 	default:
 		return a, nil
 	}

@@ -27,12 +27,13 @@ type WCError struct {
 	VendorErr uint32
 }
 
-// Error tells the status in words, the work request and the queue pair.
+// Error tells the status in words, the work request with its operation, the queue
+// pair, and what the vendor's code says besides.
 func (e *WCError) Error() string {
-	s := "work request " + strconv.FormatUint(e.WRID, 10) + " on queue pair 0x" +
+	s := "work request " + strconv.FormatUint(e.WRID, 10) + " (" + e.Opcode.String() + ") on queue pair 0x" +
 		strconv.FormatUint(uint64(e.QPNum), 16) + ": " + e.Status.String()
 	if e.VendorErr != 0 {
-		s += " (vendor error 0x" + strconv.FormatUint(uint64(e.VendorErr), 16) + ")"
+		s += " (" + ib.VendorErr(e.VendorErr).String() + ")"
 	}
 	return s
 }

@@ -81,7 +81,7 @@ type WC struct {
 	Status          ib.WCStatus
 	Opcode          ib.WCOpcode
 	Flags           ib.WCFlags
-	VendorErr       uint32
+	VendorErr       uint32 // of software devices an ib.VendorErr
 	ByteLen         uint32
 	ImmData         uint32  // valid with WCWithImm
 	InvalidatedRKey ib.RKey // valid with WCWithInv
