@@ -250,6 +250,7 @@ func TestCase81_PrivateDataLimits(t *testing.T) {
 		most := n * 196 / 56
 		r.b.must(s.Accept(t.Context(), &rdmacm.ConnParam{PrivateData: fill(most)}))
 		sameBytes(t, "accept", r.a.event(rdmacm.EventEstablished).Conn.PrivateData, padded(fill(most), 196))
+		sameBytes(t, "RTU", r.b.event(rdmacm.EventEstablished).Conn.PrivateData, nil) // no call can give it any
 	}
 	for _, n := range []int{0, 1, 180} {
 		r := newCMRig(t)

@@ -21,7 +21,12 @@ func (d *device) handle(now int64, e *cm.Event) {
 	if !ok || id.state == stateDestroyed {
 		return
 	}
-	ev := &Event{ID: id, Conn: connParam(e), UD: UDParam{PrivateData: e.PrivateData}}
+	ev := &Event{ID: id}
+	switch e.Kind {
+	case cm.EventREPReceived, cm.EventREJReceived, cm.EventSIDRREPReceived:
+		ev.Conn, ev.UD.PrivateData = connParam(e), e.PrivateData
+	default: // no call sends private data with RTU, DREQ or DREP, and no event has it (rdma_get_cm_event(3))
+	}
 	switch e.Kind {
 	case cm.EventREPReceived:
 		id.response(now, e, ev)
