@@ -81,7 +81,7 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// startServer starts a server on an address of its own, and returns when its device hears
+// startCM starts a server on an address of its own, and returns when its device hears
 // there: an unanswered request is repeated after seconds only.
 func startCM(t *testing.T, a netip.Addr, args string) *process {
 	t.Helper()
