@@ -65,7 +65,6 @@ func TestAddressInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{addr.String(), ":4791", "this process has the address open", "share that one", "rdma.WithAddrs"} {
-
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q lacks %q", err, want)
 		}
