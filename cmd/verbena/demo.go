@@ -30,7 +30,7 @@ func newDemo() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo [file]",
 		Short: "See real data move by RDMA between two processes",
-		Long: "Starts a second process, writes a file into its memory by RDMA WRITE, reads it back by READ,\n" +
+		Long: "Starts a second process, connects to it by rdma_cm, writes a file into its memory by RDMA WRITE, reads it back by READ,\n" +
 			"does a SEND, two atomics and a datagram, compares checksums, and shows speed, latency and the\n" +
 			"packets on the wire. Without file it makes one of random bytes. The exit code is 0 only if everything arrived as it was sent.",
 		Args: atMost(1),

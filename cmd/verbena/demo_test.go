@@ -129,7 +129,7 @@ func TestDemoText(t *testing.T) {
 	r := verbena(t, demoArgs("--size", "65", "--pings", "0")...).want(t, cli.ExitOK)
 	for _, s := range []string{
 		"65 MiB, random, made for this", "same checksum there", "same checksum back here", "it was 41", "it was 42", "RC_RDMA_WRITE_FIRST",
-		"RC_RDMA_READ_RESPONSE_MIDDLE", "RC_ATOMIC_ACKNOWLEDGE", "UD_SEND_ONLY", "from QP 0x000001, REQ", "from QP 0x000001, REP", "Everything arrived as it was sent.",
+		"RC_RDMA_READ_RESPONSE_MIDDLE", "RC_ATOMIC_ACKNOWLEDGE", "UD_SEND_ONLY", "from QP 0x000001, REQ", "from QP 0x000001, REP", "from QP 0x000001, RTU", "Everything arrived as it was sent.",
 	} {
 		if !strings.Contains(r.stdout, s) {
 			t.Errorf("the output lacks %q:\n%s", s, r.stdout)

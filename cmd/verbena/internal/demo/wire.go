@@ -16,8 +16,25 @@ import (
 // management datagram.
 const headLen = 64
 
+// A packet's kind is its opcode; behind these come the messages of connection management,
+// which have one opcode.
+const (
+	firstMessage = 256
+	kinds        = firstMessage + 32
+)
+
+// message is which message of connection management a packet is; 0: none.
+func message(head *[headLen]byte) mad.AttrID {
+	h := roce.BTH(head[:roce.BTHLen])
+	if h.DestQP() != mad.QPN {
+		return 0
+	}
+	return mad.Header(head[roce.BTHLen+roce.DETHLen:][:mad.HeaderLen]).AttrID()
+}
+
 // sample is the first packet of its kind in a step.
 type sample struct {
+	kind int
 	sent bool
 	time int64
 	size int
@@ -27,7 +44,7 @@ type sample struct {
 // step counts the packets of one step of the demo.
 type step struct {
 	name   string
-	counts [2][256]atomic.Uint64 // received, sent; by opcode
+	counts [2][kinds]atomic.Uint64 // received, sent
 	mu     sync.Mutex
 	first  []sample
 }
@@ -58,10 +75,16 @@ func (r *recorder) packet(p *trace.Packet) {
 	if p.Sent {
 		dir = 1
 	}
-	if s.counts[dir][p.Head[0]].Add(1) > 1 {
+	kind := int(p.Head[0])
+	x := sample{sent: p.Sent, time: p.Time, size: p.Size}
+	if roce.BTH(p.Head[:roce.BTHLen]).DestQP() == mad.QPN {
+		p.Copy(x.head[:])
+		kind = firstMessage + int(message(&x.head))%(kinds-firstMessage)
+	}
+	if s.counts[dir][kind].Add(1) > 1 {
 		return
 	}
-	x := sample{sent: p.Sent, time: p.Time, size: p.Size}
+	x.kind = kind
 	p.Copy(x.head[:])
 	s.mu.Lock()
 	s.first = append(s.first, x)
@@ -117,7 +140,7 @@ func (r *recorder) timeline() []WireStep {
 			h := roce.BTH(x.head[:roce.BTHLen])
 			ws.Packets = append(ws.Packets, WireLine{
 				Time: float64(x.time-start) / 1e6, Sent: x.sent, Opcode: h.Opcode().String(), PSN: uint32(h.PSN()),
-				Bytes: x.size, Count: s.counts[dir][x.head[0]].Load(), Header: describe(x.head[:]),
+				Bytes: x.size, Count: s.counts[dir][x.kind].Load(), Header: describe(&x.head),
 			})
 		}
 		s.mu.Unlock()
@@ -127,9 +150,9 @@ func (r *recorder) timeline() []WireStep {
 }
 
 // describe tells what the extension headers say.
-func describe(head []byte) string {
+func describe(head *[headLen]byte) string {
 	h := roce.BTH(head[:roce.BTHLen])
-	p := roce.Packet{B: head, Op: h.Opcode(), Info: h.Opcode().Info(), BTH: h}
+	p := roce.Packet{B: head[:], Op: h.Opcode(), Info: h.Opcode().Info(), BTH: h}
 	text := ""
 	add := func(format string, args ...any) {
 		if text != "" {
@@ -139,8 +162,8 @@ func describe(head []byte) string {
 	}
 	if x := p.DETH(); x != nil {
 		add("from QP 0x%06x", x.SrcQP())
-		if h.DestQP() == mad.QPN {
-			add("%v", mad.Header(head[roce.BTHLen+len(x):][:mad.HeaderLen]).AttrID())
+		if a := message(head); a != 0 {
+			add("%v", a)
 		}
 	}
 	if x := p.RETH(); x != nil {
