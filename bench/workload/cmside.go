@@ -133,8 +133,11 @@ func cmClient(args json.RawMessage, in *json.Decoder, out *json.Encoder) error {
 		return s.phases(in, out)
 	}
 	warm := &cycler{cmSide: s, count: cmWarmUp}
-	if s.Kind == "hold" {
+	switch s.Kind {
+	case "hold":
 		warm.count = 1
+	case "leak": // tables are as large as TIMEWAIT makes them
+		warm.count = s.Count / 10
 	}
 	if err := warm.run(); err != nil {
 		return err
