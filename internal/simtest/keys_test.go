@@ -174,6 +174,7 @@ func (s *sim) spoilKey(o *op, wr *driver.SendWR) bool {
 		}
 		o.fault = faultRKey
 		wr.RemoteAddr = aligned(o.code, wr.RemoteAddr)
+		k.use(o) // with other rights it might be good
 		return true
 	}
 	return false
