@@ -294,12 +294,10 @@ func (p *cmPeer) answer(id *rdmacm.ID, word string) error {
 	c.QPNum = id.QP().Num()
 	if err := id.Accept(p.ctx, c); err != nil {
 		cmRefused("ACCEPT", err)
-		c.PrivateData = nil
-		if err := id.Accept(p.ctx, c); err != nil {
+		if err := id.Reject(nil); err != nil { // the kernel does that itself, here the request could still be accepted
 			return err
 		}
-	}
-	if !p.datagrams() {
+	} else if !p.datagrams() {
 		for {
 			_, t, err := p.get(false)
 			if err != nil {

@@ -107,11 +107,10 @@ func TestCMPrivateData(t *testing.T) {
 					what, number, _ := strings.Cut(word, ":")
 					n, _ := strconv.Atoi(number)
 					serverWant = append(serverWant, privateData(rdmacm.EventConnectRequest, 0, ofConnect, lengths[i], rdmacm.MaxPrivateConnect, offered))
-					if what == "accept" {
-						if n > rdmacm.MaxPrivateAccept {
-							serverWant = append(serverWant, fmt.Sprintf("ACCEPT errno=%d", int(syscall.EINVAL)))
-							n = 0
-						}
+					if what == "accept" && n > rdmacm.MaxPrivateAccept {
+						serverWant = append(serverWant, fmt.Sprintf("ACCEPT errno=%d", int(syscall.EINVAL)))
+						n = 0
+					} else if what == "accept" {
 						serverWant = append(serverWant, rdmacm.EventEstablished.String()+" status=0 "+none, rdmacm.EventDisconnected.String()+" status=0 "+none)
 						clientWant = append(clientWant, privateData(rdmacm.EventEstablished, 0, ofAccept, n, rdmacm.MaxPrivateAccept, accepted),
 							rdmacm.EventDisconnected.String()+" status=0 "+none)

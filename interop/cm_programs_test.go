@@ -3,10 +3,14 @@
 package interop
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
+	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -216,7 +220,8 @@ type cmPair struct {
 	port                   int
 	// forever: the server does not end by itself.
 	forever bool
-	// clients run one after the other, one if 0.
+	// clients are how many there are, one if 0: the kernel's at the same time, verbena's one after the other, since each process has an
+	// address for itself.
 	clients int
 	// ready waits for the server, if it does not listen on the port.
 	ready func(context.Context, *side) error
@@ -249,13 +254,16 @@ func (p *cmPair) run(t *testing.T) (serverOut, clientOut string) {
 		t.Fatalf("%s as server: %v\n%s\n%v", p.server.name, err, out, serverErr)
 	}
 	var clientErr error
+	var together []*running
 	for range max(p.clients, 1) {
 		c := begin(ctx, t, p.client, p.clientArgs)
-		var out string
-		out, clientErr = c.end()
-		if clientOut += out; clientErr != nil {
-			break
+		if together = append(together, c); p.client.name != "kernel" {
+			<-c.done
 		}
+	}
+	for _, c := range together {
+		out, err := c.end()
+		clientOut, clientErr = clientOut+out, errors.Join(clientErr, err)
 	}
 	if clientErr != nil && !p.forever {
 		select { // what the server says helps
@@ -344,12 +352,54 @@ func TestCMPingOptions(t *testing.T) {
 				p.serverArgs = d.server.cm(t, "rping", append(append([]string{"-s"}, common...), o.server...)...)
 				p.clientArgs = d.client.cm(t, "rping", append(append([]string{"-c", "-v"}, common...), o.client...)...)
 				_, clientOut := p.run(t)
-				if o.clients > 1 {
-					return
+				if o.clients == 1 {
+					pings(t, d.client.name, clientOut, o.n)
+				} else if n := len(pingData.FindAllString(clientOut, -1)); n != o.n*o.clients {
+					t.Errorf("%d pings of %d clients, want %d:\n%s", n, o.clients, o.n*o.clients, clientOut)
 				}
-				pings(t, d.client.name, clientOut, o.n)
 			})
 		}
+	}
+}
+
+// typeOfService is that of ucmatose -t; the server takes it over from the request.
+const typeOfService = 32
+
+// sniff looks for packets on the guest's wire. seen ends it, and tells whether there were as many as connections have at least.
+func sniff(t *testing.T, filter string) (seen func() bool) {
+	t.Helper()
+	const packets = 20
+	cmd := exec.Command("tcpdump", "-i", guest.Tap(), "-nn", "-q", "-s", "64", "-c", strconv.Itoa(packets), "-w", "/dev/null", filter)
+	if err := guest.InNetns(cmd); err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	in := bufio.NewReader(out)
+	if line, err := in.ReadString('\n'); err != nil || !strings.Contains(line, "listening") {
+		t.Fatalf("tcpdump: %s%v", line, err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(io.Discard, in)
+	}()
+	return func() bool {
+		found := true
+		select {
+		case <-done: // it ends by itself
+		case <-time.After(3 * time.Second):
+			found = false
+			_ = cmd.Process.Kill()
+			<-done
+		}
+		_ = cmd.Wait()
+		return found
 	}
 }
 
@@ -362,7 +412,7 @@ func TestCMatose(t *testing.T) {
 			options      []string
 			client       []string
 		}{
-			{"50-connections", "IPv4", []string{"-c", "50", "-C", "5", "-S", "100"}, []string{"-t", "32"}},
+			{"50-connections", "IPv4", []string{"-c", "50", "-C", "5", "-S", "100"}, []string{"-t", strconv.Itoa(typeOfService)}},
 			{"long-messages", "IPv6", []string{"-c", "3", "-C", "5", "-S", "20000", "-m"}, nil},
 			{"link-local", "link-local", []string{"-c", "2"}, nil},
 			{"no-messages", "IPv4", []string{"-c", "2", "-C", "0"}, nil},
@@ -373,6 +423,16 @@ func TestCMatose(t *testing.T) {
 				options := append([]string{"-p", strconv.Itoa(port)}, o.options...)
 				p.serverArgs = d.server.cm(t, "ucmatose", append(options[:len(options):len(options)], "-b", addr(t, o.family, d.server, d.server))...)
 				p.clientArgs = d.client.cm(t, "ucmatose", append(append(options[:len(options):len(options)], o.client...), "-s", addr(t, o.family, d.server, d.client))...)
+				if o.client != nil {
+					for _, from := range []*side{d.client, d.server} {
+						marked := sniff(t, fmt.Sprintf("udp dst port 4791 and src host %s and ip[1] & 0xfc == %d", from.ip4, typeOfService))
+						t.Cleanup(func() {
+							if !marked() {
+								t.Errorf("%s sends no packets with type of service %d", from.name, typeOfService)
+							}
+						})
+					}
+				}
 				serverOut, clientOut := p.run(t)
 				for who, out := range map[string]string{d.server.name: serverOut, d.client.name: clientOut} {
 					if !strings.Contains(out, "return status 0") {

@@ -172,12 +172,8 @@ static void answer(struct rdma_cm_id *id, const char *word)
 	struct rdma_conn_param p = params(OF_ACCEPT, len);
 	p.qp_num = id->qp->qp_num;
 	if (rdma_accept(id, &p)) {
-		printf("ACCEPT errno=%d\n", errno);
-		p.private_data_len = 0;
-		if (rdma_accept(id, &p))
-			die("accept");
-	}
-	if (!datagrams) {
+		printf("ACCEPT errno=%d\n", errno); /* the kernel has rejected the request */
+	} else if (!datagrams) {
 		struct rdma_cm_id *of;
 		while (get(&of, 0) == RDMA_CM_EVENT_ESTABLISHED)
 			;
