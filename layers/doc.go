@@ -4,10 +4,13 @@
 // Call [Register] once, and gopacket decodes RoCE packets wherever it meets UDP:
 //
 //	layers.Register()
-//	p := gopacket.NewPacket(data, gplayers.LayerTypeEthernet, gopacket.Default)
+//	p := gopacket.NewPacket(data, r.LinkType(), gopacket.Default) // r: pcapgo.NewNgReader(file, ...)
 //	if bth, ok := p.Layer(layers.LayerTypeBTH).(*layers.BTH); ok {
 //		fmt.Println(bth.Opcode, bth.DestQP, bth.PSN)
 //	}
+//
+// Captures of Verbena (VERBENA_PCAP, rdma.WithCapture) begin with the IP header: their
+// link type is Raw, which r.LinkType() tells; those of tcpdump begin with Ethernet.
 //
 // The layers of a packet are, in the order of the wire: [BTH], the extension
 // headers that its opcode has, the payload (gopacket.Payload, or [MAD] with a

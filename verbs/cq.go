@@ -10,7 +10,8 @@ import (
 )
 
 // CompChannel collects the notifications of completion queues, so that one
-// goroutine can wait for many (struct ibv_comp_channel).
+// goroutine can wait for many (struct ibv_comp_channel). The example has the loop; who
+// waits for one queue uses CQ.Wait, which needs none of this.
 type CompChannel struct {
 	life
 	ctx    *Context

@@ -30,11 +30,21 @@ func (noCompletion) Unwrap() error { return syscall.ENOENT }
 
 // CQEx is an extended completion queue (struct ibv_cq_ex), read like this:
 //
-//	if err := x.StartPoll(); err == nil {
-//		for ; err == nil; err = x.NextPoll() {
-//			use(x.WRID(), x.Status(), x.ReadCompletionTS())
+//	for {
+//		err := x.StartPoll()
+//		switch {
+//		case err == nil:
+//			for ; err == nil; err = x.NextPoll() {
+//				use(x.WRID(), x.Status(), x.ReadCompletionTS())
+//			}
+//			x.EndPoll()
+//		case !errors.Is(err, verbs.ErrNoCompletion):
+//			return err // EOVERFLOW: the queue was too small, completions are lost
+//		default:
+//			if err := x.Wait(ctx); err != nil { // sleeps until there is one
+//				return err
+//			}
 //		}
-//		x.EndPoll()
 //	}
 //
 // From a StartPoll that succeeded to EndPoll nobody else polls the queue, by Poll

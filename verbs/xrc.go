@@ -20,9 +20,13 @@ type XRCD struct {
 
 // XRCDInitAttr says which XRC domain to open (struct ibv_xrcd_init_attr).
 type XRCDInitAttr struct {
-	// File names the domain: whoever opens it with the same file, by whatever path,
-	// has the same domain. nil: one of its own. The file is only looked at, and may be
-	// closed; it must exist as long as the domain is open.
+	// File names the domain: whoever opens it on the same Context with the same file,
+	// by whatever path, has the same domain. nil: one of its own. The file is only
+	// looked at, and may be closed; it must exist as long as the domain is open.
+	//
+	// Other processes, and other Contexts of this one, do not see the domain, unlike
+	// in the kernel: a software device is part of its process. With the same file they
+	// get a domain of their own.
 	File *os.File
 	// OFlags are os.O_CREATE: make the domain if the file has none; and os.O_EXCL:
 	// fail if it has one. Without a file a domain is always made.

@@ -28,8 +28,8 @@ func TestDump(t *testing.T) {
 		t.Fatalf("captures of both processes: %v %v", files, err)
 	}
 	both := verbena(t, "dump", "-c", "1", files[0], files[1]).want(t, cli.ExitOK)
-	if n := strings.Count(both.stdout, "\n"); n != 4 || !strings.Contains(both.stdout, files[1]+":\n") {
-		t.Errorf("a packet of each file:\n%s", both.stdout)
+	if n := strings.Count(both.stdout, "\n"); n != 3 || !strings.Contains(both.stdout, "2: "+files[1]+"\n") {
+		t.Errorf("the first packet of both files:\n%s", both.stdout)
 	}
 	for _, f := range files {
 		r := verbena(t, "dump", f).want(t, cli.ExitOK)
@@ -60,6 +60,7 @@ func TestDumpFailures(t *testing.T) {
 	}{
 		{[]string{"dump"}, cli.ExitUsage, "needs a file"},
 		{[]string{"dump", "-c", "-1", "a"}, cli.ExitUsage, "-c/--count -1"},
+		{[]string{"dump", "--qp", "x", "a"}, cli.ExitUsage, "--qp \"x\""},
 		{[]string{"dump", empty + "x"}, cli.ExitFailed, "no such file"},
 		{[]string{"dump", empty}, cli.ExitFailed, "neither pcapng nor pcap"},
 	} {

@@ -83,8 +83,8 @@ func refusals(cmd *cobra.Command, kind pingpong.Kind) func() error {
 		{"odp", "o", "use on-demand paging (not supported)", "the device isn't ODP capable"},
 		{"iodp", "O", "use implicit on-demand paging (not supported)", "the device isn't ODP capable"},
 		{"prefetch", "P", "prefetch an ODP region (not supported)", "prefetch is valid only with on-demand paging"},
-		{"ts", "t", "get completions with timestamps (not supported)", "the device isn't completion timestamp capable"},
-		{"dm", "j", "use device memory (not supported)", "the device has no memory of its own"},
+		{"ts", "t", "get completions with timestamps (not in this command)", "is not in this command (verbs.CQEx gives timestamps)"},
+		{"dm", "j", "use device memory (not in this command)", "is not in this command (verbs.Context.AllocDM gives device memory)"},
 	}
 	switch kind {
 	case pingpong.RC:

@@ -1,6 +1,8 @@
 // Package driver is the seam between package verbs and the devices behind it,
 // as database/sql/driver is for databases. A provider implements these small
-// interfaces; applications never see them.
+// interfaces. Applications use package verbs, whose work requests and completions
+// (verbs.SendWR, verbs.SGE, verbs.WC and others) are the types of this package under
+// another name, so that nothing is copied on the way.
 //
 // Rules for providers: every error matches an errno with errors.Is; a failed
 // call changes nothing; Close and Destroy calls may be repeated; the slices

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/gopacket/gopacket"
 	gplayers "github.com/gopacket/gopacket/layers"
@@ -18,15 +20,24 @@ import (
 
 // Config says what to print.
 type Config struct {
-	Count int  // packets at most; 0: all
-	Hex   bool // payload too
+	Count int      // packets at most; 0: all
+	Hex   bool     // payload too
+	QPs   []uint32 // only packets to these queue pairs, and datagrams from them; none: all
+	Op    string   // only opcodes with this in their name, whatever the case
 }
 
-// Summary is what was printed.
+// Input is a capture and what to call it.
+type Input struct {
+	Name string
+	R    io.Reader
+}
+
+// Summary is what a capture had.
 type Summary struct {
 	Packets int    // RoCE packets
 	Others  int    // packets that are not
-	BadICRC int    // of the RoCE packets
+	Printed int    // of the RoCE packets
+	BadICRC int    // of those that were printed
 	Dropped uint64 // packets that were not captured, as the file says
 }
 
@@ -108,40 +119,107 @@ func openNG(b *bufio.Reader) (*source, error) {
 	}, nil
 }
 
-// Print prints the RoCE packets of a capture. A file that ends within a packet,
-// because its writer was killed, gives an error after what there is was printed.
-func Print(w io.Writer, r io.Reader, c Config) (s Summary, err error) {
-	src, err := open(r)
-	if err != nil {
-		return s, err
-	}
-	layers.Register()
-	out := bufio.NewWriter(w)
-	defer func() { err = errors.Join(err, out.Flush()) }()
-	for c.Count == 0 || s.Packets < c.Count {
-		data, ci, dir, err := src.read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
+// A reader is a capture that is read, with its next RoCE packet.
+type reader struct {
+	Input
+	*source
+	sum  Summary
+	next gopacket.Packet // nil: there is none
+	dir  direction
+	err  error
+}
+
+// advance reads the next RoCE packet.
+func (r *reader) advance() {
+	r.next = nil
+	for {
+		data, ci, dir, err := r.read()
 		if err != nil {
-			return s, fmt.Errorf("after %d packets: %w", s.Packets+s.Others, err)
+			if !errors.Is(err, io.EOF) {
+				r.err = fmt.Errorf("%s: after %d packets: %w", r.Name, r.sum.Packets+r.sum.Others, err)
+			}
+			return
 		}
-		p := gopacket.NewPacket(data, src.link(ci.InterfaceIndex), gopacket.DecodeOptions{NoCopy: true})
+		p := gopacket.NewPacket(data, r.link(ci.InterfaceIndex), gopacket.DecodeOptions{NoCopy: true})
 		m := p.Metadata()
 		m.CaptureInfo = ci
 		m.Truncated = m.Truncated || ci.CaptureLength < ci.Length
-		if p.Layer(layers.LayerTypeBTH) == nil {
-			s.Others++
-			continue
+		if p.Layer(layers.LayerTypeBTH) != nil {
+			r.next, r.dir = p, dir
+			return
 		}
-		s.Packets++
-		if bad := line(out, p, dir); bad {
-			s.BadICRC++
-		}
-		if app := p.ApplicationLayer(); c.Hex && app != nil {
-			hexdump(out, app.Payload())
+		r.sum.Others++
+	}
+}
+
+// oldest is the reader whose next packet is the oldest; nil: none has one.
+func oldest(list []*reader) (best *reader) {
+	for _, r := range list {
+		if r.next != nil && (best == nil || r.next.Metadata().Timestamp.Before(best.next.Metadata().Timestamp)) {
+			best = r
 		}
 	}
-	s.Dropped = src.drop()
-	return s, nil
+	return best
+}
+
+// Print prints the RoCE packets of captures, in the order of their time. A file that
+// ends within a packet, because its writer was killed, gives an error after what
+// there is was printed. There is a summary for each input.
+func Print(w io.Writer, in []Input, c Config) (sums []Summary, err error) {
+	layers.Register()
+	out := bufio.NewWriter(w)
+	list := make([]*reader, len(in))
+	defer func() {
+		for _, r := range list {
+			if r != nil && r.source != nil {
+				r.sum.Dropped = r.drop()
+				err = errors.Join(err, r.err)
+				sums = append(sums, r.sum)
+			}
+		}
+		err = errors.Join(err, out.Flush())
+	}()
+	for i := range in {
+		src, err := open(in[i].R)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", in[i].Name, err)
+		}
+		list[i] = &reader{Input: in[i], source: src}
+		list[i].advance()
+		if len(in) > 1 {
+			fmt.Fprintf(out, "%d: %s\n", i+1, in[i].Name)
+		}
+	}
+	printed := 0
+	for r := oldest(list); r != nil && (c.Count == 0 || printed < c.Count); r = oldest(list) {
+		r.sum.Packets++
+		if c.wants(r.next) {
+			printed++
+			r.sum.Printed++
+			if len(in) > 1 {
+				fmt.Fprintf(out, "%d ", slices.Index(list, r)+1)
+			}
+			if bad := line(out, r.next, r.dir); bad {
+				r.sum.BadICRC++
+			}
+			if app := r.next.ApplicationLayer(); c.Hex && app != nil {
+				hexdump(out, app.Payload())
+			}
+		}
+		r.advance()
+	}
+	return nil, nil
+}
+
+// wants tells whether a packet is to be printed.
+func (c *Config) wants(p gopacket.Packet) bool {
+	bth := p.Layer(layers.LayerTypeBTH).(*layers.BTH)
+	if c.Op != "" && !strings.Contains(strings.ToUpper(bth.Opcode.String()), strings.ToUpper(c.Op)) {
+		return false
+	}
+	if len(c.QPs) == 0 || slices.Contains(c.QPs, bth.DestQP) {
+		return true
+	}
+	deth, ok := p.Layer(layers.LayerTypeDETH).(*layers.DETH)
+	return ok && slices.Contains(c.QPs, deth.SrcQP)
 }

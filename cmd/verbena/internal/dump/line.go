@@ -18,7 +18,7 @@ func line(w *bufio.Writer, p gopacket.Packet, dir direction) (bad bool) {
 		fmt.Fprintf(w, " %v -> %v", src, dst)
 	}
 	bth := p.Layer(layers.LayerTypeBTH).(*layers.BTH)
-	fmt.Fprintf(w, " %v qp=%#x psn=%d", bth.Opcode, bth.DestQP, bth.PSN)
+	fmt.Fprintf(w, " %v qp=%#x psn=%#x", bth.Opcode, bth.DestQP, bth.PSN)
 	for _, f := range []struct {
 		set  bool
 		name string
@@ -77,10 +77,10 @@ func header(w *bufio.Writer, l gopacket.Layer) {
 	case *layers.MAD:
 		fmt.Fprintf(w, " MAD class=%#x method=%#x tid=%#x", h.Class, h.Method, h.TID)
 	case *layers.CMREQ:
-		fmt.Fprintf(w, " CM REQ id=%#x service=%#x %v localqp=%#x startpsn=%d resources=%d depth=%d", h.LocalCommID, h.ServiceID, h.TransportService, h.LocalQPN,
+		fmt.Fprintf(w, " CM REQ id=%#x service=%#x %v localqp=%#x startpsn=%#x resources=%d depth=%d", h.LocalCommID, h.ServiceID, h.TransportService, h.LocalQPN,
 			h.StartingPSN, h.ResponderResources, h.InitiatorDepth)
 	case *layers.CMREP:
-		fmt.Fprintf(w, " CM REP id=%#x peer=%#x localqp=%#x startpsn=%d resources=%d depth=%d", h.LocalCommID, h.RemoteCommID, h.LocalQPN, h.StartingPSN,
+		fmt.Fprintf(w, " CM REP id=%#x peer=%#x localqp=%#x startpsn=%#x resources=%d depth=%d", h.LocalCommID, h.RemoteCommID, h.LocalQPN, h.StartingPSN,
 			h.ResponderResources, h.InitiatorDepth)
 	case *layers.CMRTU:
 		fmt.Fprintf(w, " CM RTU id=%#x peer=%#x", h.LocalCommID, h.RemoteCommID)
@@ -104,7 +104,7 @@ func header(w *bufio.Writer, l gopacket.Layer) {
 		fmt.Fprintf(w, " from %v port %d to %v", h.Src, h.SrcPort, h.Dst)
 	case *gplayers.IPv4:
 		if h.Id != 0 {
-			fmt.Fprintf(w, " id=%d", h.Id)
+			fmt.Fprintf(w, " ipid=%d", h.Id)
 		}
 	}
 }
