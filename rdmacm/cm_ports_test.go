@@ -91,6 +91,11 @@ func twoDevices(t *testing.T) *cmHost {
 	h.must(errors.Join(h.ch.Close(), h.m.Close()))
 	h.m = rdmacm.NewManager(rdmacm.WithContexts(h.ctx, ctx), rdmacm.WithManual(r.net.Now), rdmacm.WithSeed(1))
 	h.ch = cmOK(h.m.NewEventChannel())(t)
+	r.net.Attach(p, func(now int64) int64 {
+		next := dev.Turn(now)
+		r.net.Kick(h.port) // whose turn is the manager's too
+		return next
+	})
 	t.Cleanup(func() { h.must(ctx.Close()) })
 	t.Cleanup(h.close)
 	return h
@@ -251,6 +256,48 @@ func TestOneManagerADevice(t *testing.T) {
 		t.Error(err)
 	}
 	r.a.must(m.Close())
+}
+
+// A wildcard listens on every device; IDs of one process connect to each other over one
+// device and over two, from an address to itself too.
+func TestListenOnAllDevices(t *testing.T) {
+	h := twoDevices(t)
+	l := h.listen(rdmacm.PSTCP, netip.MustParseAddrPort("0.0.0.0:7471"), 0)
+	for _, src := range []string{"192.0.2.1", "192.0.2.9"} {
+		for _, dst := range []string{"192.0.2.1", "192.0.2.9"} {
+			c := h.id(rdmacm.PSTCP)
+			h.must(c.ResolveAddr(t.Context(), netip.AddrPortFrom(netip.MustParseAddr(src), 0), netip.AddrPortFrom(netip.MustParseAddr(dst), testPort), 0))
+			h.event(rdmacm.EventAddrResolved)
+			h.must(c.ResolveRoute(t.Context(), 0))
+			h.event(rdmacm.EventRouteResolved)
+			h.must(c.CreateQP(nil, cmAttr()))
+			h.must(c.Connect(t.Context(), nil))
+			e := h.event(rdmacm.EventConnectRequest)
+			s := e.ID
+			if e.ListenID != l || s.LocalAddr().Addr().String() != dst || s.PeerAddr() != c.LocalAddr() || (s.Verbs() == c.Verbs()) != (src == dst) {
+				t.Errorf("%s to %s: %v %v", src, dst, s.LocalAddr(), s.PeerAddr())
+			}
+			h.must(s.CreateQP(nil, cmAttr()))
+			h.must(s.Accept(t.Context(), nil))
+			told := map[*rdmacm.ID]bool{}
+			for range 2 {
+				told[h.event(rdmacm.EventEstablished).ID] = true
+			}
+			if !told[c] || !told[s] {
+				t.Errorf("%s to %s: %v", src, dst, told)
+			}
+			h.must(c.Disconnect(t.Context()))
+			if e := h.event(rdmacm.EventDisconnected); e.ID != s {
+				t.Error(e)
+			}
+			h.must(s.Disconnect(t.Context()))
+			if e := h.event(rdmacm.EventDisconnected); e.ID != c {
+				t.Error(e)
+			}
+			h.gone(c)
+			h.gone(s)
+		}
+	}
 }
 
 // Events are in order and belong to somebody: Destroy and Migrate wait for those that

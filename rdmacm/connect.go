@@ -293,7 +293,7 @@ func (id *ID) reject(private []byte, reason mad.RejectReason) error {
 		return err
 	}
 	// An active side without queue pair refuses the response.
-	active := id.conn != nil && !id.passive && id.conn.State() == cm.StateRepRcvd
+	active := id.conn != nil && !id.passive && (id.conn.State() == cm.StateRepRcvd || id.conn.State() == cm.StateMRARepSent)
 	if !id.undecided() && !active {
 		return fmt.Errorf("there is nothing to reject: %w", syscall.EINVAL)
 	}

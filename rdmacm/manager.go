@@ -66,7 +66,7 @@ type Manager struct {
 	clock func() int64
 	rand  func() uint64 // under mu
 
-	openMu sync.Mutex // held while the devices are opened
+	openMu sync.Mutex // held while the devices are opened or closed
 
 	mu       sync.Mutex
 	opened   bool
@@ -113,6 +113,8 @@ func NewManager(opts ...Option) *Manager {
 // event channel is left, and nothing has changed; or the application has objects on one of these
 // devices, which then stays open: close it yourself.
 func (m *Manager) Close() error {
+	m.openMu.Lock() // no device is being opened, or will be
+	defer m.openMu.Unlock()
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()

@@ -173,6 +173,10 @@ func (id *ID) path() PathRecord {
 		HopLimit: hopLimit, TrafficClass: id.tos, Reversible: true, PKey: ib.PKeyDefault, MTU: id.dev.pathMTU(),
 		PacketLifeTime: packetLifetime,
 	}
+	// A peer on another interface of this host must be able to take the packets.
+	if d, err := id.m.deviceOf(id.dst.Addr()); err == nil && d != id.dev {
+		p.MTU = min(p.MTU, d.pathMTU())
+	}
 	if id.ackSet && id.ackTimeout > 0 {
 		p.PacketLifeTime = id.ackTimeout - 1
 	}
