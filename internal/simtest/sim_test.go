@@ -217,7 +217,7 @@ func (w *worker) run(seed uint64, log func(string, ...any)) (msg string) {
 
 // work does random things until enough packets were sent.
 func (s *sim) work() {
-	for int(s.net.Stats().Sent) < *flagPackets && s.stats.actions < 6000 {
+	for int(s.net.Stats().Sent) < *flagPackets && s.stats.actions < 5500 {
 		s.stats.actions++
 		s.act()
 		s.step(int64(pick(s, 0, 1000, 10_000, 100_000)))
