@@ -12,7 +12,7 @@ import (
 )
 
 // ErrData tells that the data that came back is not what was sent.
-var ErrData = errors.New("data mismatch!")
+var ErrData = errors.New("data mismatch")
 
 // client plays the pings.
 func (s *session) client() error {
@@ -36,7 +36,7 @@ func (s *session) client() error {
 			for s.start[at] == s.data[at] {
 				at++
 			}
-			return fmt.Errorf("%w ping %d differs from byte %d on", ErrData, n, at)
+			return fmt.Errorf("%w: ping %d differs from byte %d on", ErrData, n, at)
 		}
 		if s.cfg.Verbose {
 			if err := s.printf("ping data: %s\n", text(s.data)); err != nil {
