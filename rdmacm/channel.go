@@ -159,8 +159,10 @@ type Event struct {
 	Type     EventType
 	// Status is 0 for success, else a negative errno, or what EventType says.
 	Status int
-	Conn   ConnParam // of connections
-	UD     UDParam   // of datagrams and multicast
+	// Conn is for connections, UD for datagrams and multicast. Private data, where the
+	// event has any, are in both.
+	Conn ConnParam
+	UD   UDParam
 	// UserContext is what was given to JoinMulticast, of multicast events.
 	UserContext any
 

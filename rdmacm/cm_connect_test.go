@@ -72,7 +72,9 @@ func TestConnect(t *testing.T) {
 			if q := e.Conn; q.ResponderResources != 1 || q.InitiatorDepth != 2 || q.RNRRetryCount != 2 || q.QPNum != b.QP().Num() {
 				t.Errorf("answer: %+v", q)
 			}
-			r.b.event(rdmacm.EventEstablished)
+			if e := r.b.event(rdmacm.EventEstablished); e.Conn.PrivateData != nil || e.ID != b {
+				t.Errorf("%+v", e)
+			}
 
 			qa, _, _ := a.QP().Query()
 			qb, _, _ := b.QP().Query()

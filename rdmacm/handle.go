@@ -33,6 +33,7 @@ func (d *device) handle(now int64, e *cm.Event) {
 		return
 	case cm.EventRTUReceived:
 		ev.Type = EventEstablished
+		ev.silent()
 	case cm.EventREQError, cm.EventREPError, cm.EventSIDRREQError:
 		ev.Type, ev.Status = EventUnreachable, negative(e.Err)
 	case cm.EventREJReceived:
@@ -40,6 +41,7 @@ func (d *device) handle(now int64, e *cm.Event) {
 		id.toErr()
 	case cm.EventDREQReceived, cm.EventDREPReceived:
 		ev.Type, id.ended = EventDisconnected, true
+		ev.silent()
 	case cm.EventDREQError:
 		ev.Type, ev.Status, id.ended = EventDisconnected, negative(e.Err), true
 	case cm.EventTimewaitExit:
@@ -51,6 +53,10 @@ func (d *device) handle(now int64, e *cm.Event) {
 	}
 	id.push(ev)
 }
+
+// silent takes the private data out: rdma_cm gives its users none with these messages,
+// and tells them of none.
+func (e *Event) silent() { e.Conn.PrivateData, e.UD.PrivateData = nil, nil }
 
 // connParam is what a message says of the peer, as its receiver wants it.
 func connParam(e *cm.Event) ConnParam {
