@@ -136,15 +136,15 @@ func (m *Manager) decided(c *Conn) {
 
 // learn enters the peer's communication id and queue pair number in the tables. They were looked up before.
 func (m *Manager) learn(c *Conn) {
-	m.remoteIDs[remoteID{c.guid, c.remoteID}] = c
-	m.remoteQPs[remoteQPN{c.guid, c.remoteQPN}] = c
+	m.remoteIDs[remoteID{bare(c.remote), c.guid, c.remoteID}] = c
+	m.remoteQPs[remoteQPN{bare(c.remote), c.guid, c.remoteQPN}] = c
 	c.hasID, c.hasQPN, c.knowsPeer = true, true, true
 }
 
 func (m *Manager) forgetQPN(c *Conn) {
 	if c.hasQPN {
 		c.hasQPN = false
-		delete(m.remoteQPs, remoteQPN{c.guid, c.remoteQPN})
+		delete(m.remoteQPs, remoteQPN{bare(c.remote), c.guid, c.remoteQPN})
 	}
 }
 
@@ -155,7 +155,7 @@ func (m *Manager) idle(c *Conn) {
 	m.forgetQPN(c)
 	if c.hasID {
 		c.hasID = false
-		delete(m.remoteIDs, remoteID{c.guid, c.remoteID})
+		delete(m.remoteIDs, remoteID{bare(c.remote), c.guid, c.remoteID})
 	}
 	if c.state == StateSidrReqRcvd {
 		delete(m.sidr, sidrKey{c.remote, c.remoteID})

@@ -34,6 +34,8 @@
 //     Linux is silent.
 //   - A REQ with another class version is rejected (31), a SIDR_REQ answered with status 5; Linux drops them.
 //   - Duplicates of a SIDR_REQ are told by request id and address, and get the answer that the first one got.
+//   - A message counts only if it comes from the address of the connection's peer; a REQ from elsewhere is never one of a peer that is
+//     known, whatever GUID and queue pair it names. Linux looks at ids, GUID and number alone.
 //   - Codes of timeouts from the peer are capped ([Config].MaxTimeoutCode, MaxTimewaitCode): they reach hours.
 //
 // # What a flood costs

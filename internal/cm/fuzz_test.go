@@ -23,13 +23,13 @@ func checkTables(t testing.TB, m *Manager) {
 		}
 		if c.hasID {
 			ids++
-			if m.remoteIDs[remoteID{c.guid, c.remoteID}] != c {
+			if m.remoteIDs[remoteID{bare(c.remote), c.guid, c.remoteID}] != c {
 				t.Fatal("id")
 			}
 		}
 		if c.hasQPN {
 			qpns++
-			if m.remoteQPs[remoteQPN{c.guid, c.remoteQPN}] != c {
+			if m.remoteQPs[remoteQPN{bare(c.remote), c.guid, c.remoteQPN}] != c {
 				t.Fatal("QPN")
 			}
 		}

@@ -11,17 +11,23 @@ import (
 // message is a management datagram that is kept: to send it again, or for duplicates.
 type message [mad.Len]byte
 
-// remoteID and remoteQPN are what tells a peer's connections apart.
+// remoteID and remoteQPN are what tells a peer's connections apart. GUIDs are no secret and queue pair numbers are easy to guess:
+// without the address any host could have another one's connection taken for stale.
 type (
 	remoteID struct {
+		addr netip.Addr // bare
 		guid uint64
 		id   uint32
 	}
 	remoteQPN struct {
+		addr netip.Addr // bare
 		guid uint64
 		qpn  uint32
 	}
 )
+
+// bare is an address as it is compared: of IPv4 the short form, without a zone, since a manager serves one interface.
+func bare(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 // Manager is the connection manager of one device. See the package's documentation for how it is driven.
 type Manager struct {

@@ -30,21 +30,21 @@ func (m *Manager) Receive(now int64, local, remote netip.Addr, b []byte) {
 	case mad.AttrREQ:
 		m.onREQ(now, local, remote, &p)
 	case mad.AttrMRA:
-		m.onMRA(now, &p)
+		m.onMRA(now, remote, &p)
 	case mad.AttrREJ:
-		m.onREJ(now, &p)
+		m.onREJ(now, remote, &p)
 	case mad.AttrREP:
 		m.onREP(now, local, remote, &p)
 	case mad.AttrRTU:
-		m.onRTU(&p)
+		m.onRTU(remote, &p)
 	case mad.AttrDREQ:
 		m.onDREQ(now, local, remote, &p)
 	case mad.AttrDREP:
-		m.onDREP(now, &p)
+		m.onDREP(now, remote, &p)
 	case mad.AttrSIDRREQ:
 		m.onSIDRREQ(now, local, remote, &p)
 	case mad.AttrSIDRREP:
-		m.onSIDRREP(&p)
+		m.onSIDRREP(remote, &p)
 	default:
 		m.drop(DropAlternatePath)
 	}
@@ -93,17 +93,18 @@ func (m *Manager) room(l *Listener) bool {
 	return false
 }
 
-// byIDs finds the connection that both communication ids name.
-func (m *Manager) byIDs(local, remote uint32) *Conn {
-	if c := m.ids[local]; c != nil && c.knowsPeer && c.remoteID == remote {
+// byIDs finds the connection that both communication ids name. from, where the message came from, must be its peer: a host that has
+// guessed or seen the ids does not end the connection of others. Linux does not look.
+func (m *Manager) byIDs(from netip.Addr, local, remote uint32) *Conn {
+	if c := m.ids[local]; c != nil && c.knowsPeer && c.remoteID == remote && bare(c.remote) == bare(from) {
 		return c
 	}
 	return nil
 }
 
-// unheard finds the connection whose peer has not told its id yet.
-func (m *Manager) unheard(local uint32) *Conn {
-	if c := m.ids[local]; c != nil && !c.knowsPeer {
+// unheard finds the connection whose peer has not told its id yet. from must be whom it has asked.
+func (m *Manager) unheard(from netip.Addr, local uint32) *Conn {
+	if c := m.ids[local]; c != nil && !c.knowsPeer && bare(c.remote) == bare(from) {
 		return c
 	}
 	return nil
@@ -120,9 +121,9 @@ func (m *Manager) stale(now int64, old *Conn) {
 	}
 }
 
-func (m *Manager) onRTU(p *mad.Packet) {
+func (m *Manager) onRTU(remote netip.Addr, p *mad.Packet) {
 	r := mad.RTU(p.Data)
-	c := m.byIDs(r.RemoteCommID(), r.LocalCommID())
+	c := m.byIDs(remote, r.RemoteCommID(), r.LocalCommID())
 	switch {
 	case c == nil:
 		m.stray(p.Attr)
@@ -136,14 +137,14 @@ func (m *Manager) onRTU(p *mad.Packet) {
 	}
 }
 
-func (m *Manager) onMRA(now int64, p *mad.Packet) {
+func (m *Manager) onMRA(now int64, remote netip.Addr, p *mad.Packet) {
 	r := mad.MRA(p.Data)
 	kind := r.MessageMRAed()
 	var c *Conn
 	if kind == mad.MessageREQ {
-		c = m.unheard(r.RemoteCommID())
+		c = m.unheard(remote, r.RemoteCommID())
 	} else {
-		c = m.byIDs(r.RemoteCommID(), r.LocalCommID())
+		c = m.byIDs(remote, r.RemoteCommID(), r.LocalCommID())
 	}
 	if c == nil {
 		m.stray(p.Attr)
@@ -165,9 +166,9 @@ func (m *Manager) onMRA(now int64, p *mad.Packet) {
 	m.timers.Set(&c.timer, now+c.wait)
 }
 
-func (m *Manager) onREJ(now int64, p *mad.Packet) {
+func (m *Manager) onREJ(now int64, remote netip.Addr, p *mad.Packet) {
 	r := mad.REJ(p.Data)
-	c := m.rejected(r)
+	c := m.rejected(remote, r)
 	if c == nil {
 		m.stray(p.Attr)
 		return
@@ -192,22 +193,22 @@ func (m *Manager) onREJ(now int64, p *mad.Packet) {
 
 // rejected finds the connection that a REJ is about. A peer that has timed out may not know our id: its own and its GUID name the
 // connection. A peer that rejects a REQ need not have made an id.
-func (m *Manager) rejected(r mad.REJ) *Conn {
+func (m *Manager) rejected(remote netip.Addr, r mad.REJ) *Conn {
 	switch {
 	case r.Reason() == mad.RejectTimeout:
 		if r.ARILength() < 8 {
 			return nil
 		}
-		return m.remoteIDs[remoteID{be64(r.ARI()), r.LocalCommID()}]
+		return m.remoteIDs[remoteID{bare(remote), be64(r.ARI()), r.LocalCommID()}]
 	case r.MessageRejected() == mad.MessageREQ:
-		return m.unheard(r.RemoteCommID())
+		return m.unheard(remote, r.RemoteCommID())
 	}
-	return m.byIDs(r.RemoteCommID(), r.LocalCommID())
+	return m.byIDs(remote, r.RemoteCommID(), r.LocalCommID())
 }
 
 func (m *Manager) onDREQ(now int64, local, remote netip.Addr, p *mad.Packet) {
 	r := mad.DREQ(p.Data)
-	c := m.byIDs(r.RemoteCommID(), r.LocalCommID())
+	c := m.byIDs(remote, r.RemoteCommID(), r.LocalCommID())
 	if c == nil {
 		// The peer waits for a connection that is over here. Ids are swapped.
 		m.stray(p.Attr)
@@ -238,9 +239,9 @@ func (m *Manager) onDREQ(now int64, local, remote netip.Addr, p *mad.Packet) {
 	}
 }
 
-func (m *Manager) onDREP(now int64, p *mad.Packet) {
+func (m *Manager) onDREP(now int64, remote netip.Addr, p *mad.Packet) {
 	r := mad.DREP(p.Data)
-	c := m.byIDs(r.RemoteCommID(), r.LocalCommID())
+	c := m.byIDs(remote, r.RemoteCommID(), r.LocalCommID())
 	switch {
 	case c == nil:
 		m.stray(p.Attr)

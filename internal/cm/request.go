@@ -13,11 +13,11 @@ func be64(b []byte) uint64 { return binary.BigEndian.Uint64(b) }
 func (m *Manager) onREQ(now int64, local, remote netip.Addr, p *mad.Packet) {
 	r := mad.REQ(p.Data)
 	guid := r.LocalCAGUID()
-	if old := m.remoteIDs[remoteID{guid, r.LocalCommID()}]; old != nil {
+	if old := m.remoteIDs[remoteID{bare(remote), guid, r.LocalCommID()}]; old != nil {
 		m.onREQAgain(now, local, remote, p, old)
 		return
 	}
-	if old := m.remoteQPs[remoteQPN{guid, r.LocalQPN()}]; old != nil {
+	if old := m.remoteQPs[remoteQPN{bare(remote), guid, r.LocalQPN()}]; old != nil {
 		m.refuse(local, remote, p, mad.RejectStaleConnection, nil)
 		m.stale(now, old)
 		return
@@ -121,9 +121,9 @@ func peerOfREQ(c *Conn, r mad.REQ, options uint32) *Peer {
 
 func (m *Manager) onREP(now int64, local, remote netip.Addr, p *mad.Packet) {
 	r := mad.REP(p.Data)
-	c := m.unheard(r.RemoteCommID())
+	c := m.unheard(remote, r.RemoteCommID())
 	if c == nil {
-		m.onREPAgain(p)
+		m.onREPAgain(remote, p)
 		return
 	}
 	if c.state != StateReqSent && c.state != StateMRAReqRcvd {
@@ -135,11 +135,11 @@ func (m *Manager) onREP(now int64, local, remote netip.Addr, p *mad.Packet) {
 		qpn = r.LocalEECN()
 	}
 	guid := r.LocalCAGUID()
-	if m.remoteIDs[remoteID{guid, r.LocalCommID()}] != nil {
+	if m.remoteIDs[remoteID{bare(remote), guid, r.LocalCommID()}] != nil {
 		m.dup(p.Attr) // the id belongs to another connection: a REP of long ago
 		return
 	}
-	if old := m.remoteQPs[remoteQPN{guid, qpn}]; old != nil {
+	if old := m.remoteQPs[remoteQPN{bare(remote), guid, qpn}]; old != nil {
 		// The peer has forgotten the old connection. Our REQ goes on: the peer, rejected, will answer its next copy.
 		m.rej(local, remote, c.path.TrafficClass, p.Hdr.TID(), r.RemoteCommID(), r.LocalCommID(),
 			mad.MessageREP, mad.RejectStaleConnection, nil, nil)
@@ -166,9 +166,9 @@ func (m *Manager) onREP(now int64, local, remote netip.Addr, p *mad.Packet) {
 }
 
 // onREPAgain handles a REP for a connection whose peer is known: our answer to it was lost, or is still to come.
-func (m *Manager) onREPAgain(p *mad.Packet) {
+func (m *Manager) onREPAgain(remote netip.Addr, p *mad.Packet) {
 	r := mad.REP(p.Data)
-	c := m.byIDs(r.RemoteCommID(), r.LocalCommID())
+	c := m.byIDs(remote, r.RemoteCommID(), r.LocalCommID())
 	if c == nil || c.passive {
 		m.stray(p.Attr)
 		return

@@ -157,9 +157,9 @@ func (m *Manager) sidrStatus(local, remote netip.Addr, p *mad.Packet, status mad
 	r.SetServiceID(q.ServiceID())
 }
 
-func (m *Manager) onSIDRREP(p *mad.Packet) {
+func (m *Manager) onSIDRREP(remote netip.Addr, p *mad.Packet) {
 	r := mad.SIDRREP(p.Data)
-	c := m.ids[r.RequestID()]
+	c := m.unheard(remote, r.RequestID())
 	if c == nil || c.state != StateSidrReqSent {
 		m.stray(p.Attr)
 		return
