@@ -27,6 +27,8 @@ const (
 	cmReceives = 64
 	cmSize     = 64
 	cmResolve  = 5 * time.Second
+	// cmSlow is longer than a REQ waits for its answer, 4.6 s or, from a kernel of that age, 6.1 s.
+	cmSlow = 7 * time.Second
 )
 
 // Kinds of messages, whose private data differs.
@@ -286,6 +288,9 @@ func (p *cmPeer) answer(id *rdmacm.ID, word string) error {
 			}
 		}
 		return p.drop(id)
+	}
+	if what == "slow" {
+		time.Sleep(cmSlow)
 	}
 	if err := p.makeQP(id, 1); err != nil {
 		return err

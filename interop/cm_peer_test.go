@@ -167,6 +167,38 @@ func conversation(t *testing.T, server, client *side, family, space string, plan
 	wantLines(t, client.name+" as client", clientOut, append(clientWant, "DONE"))
 }
 
+// Offsets in an IPv4 packet's UDP header and payload for tcpdump's filters: the attribute of a management datagram.
+const (
+	sniffREQ = "udp dst port 4791 and udp[44:2] == 0x10"
+	sniffMRA = "udp dst port 4791 and udp[44:2] == 0x11"
+)
+
+// TestCMSlowAccept: a server that takes longer than a request waits for its answer. The request comes again and is answered by an MRA,
+// after which the client waits; there is one connection.
+func TestCMSlowAccept(t *testing.T) {
+	kernelContent(t)
+	for _, d := range both(t) {
+		t.Run(d.server.name+"-serves", func(t *testing.T) {
+			again := sniff(t, 2, sniffREQ+" and src host "+d.client.ip4)
+			mra := sniff(t, 1, sniffMRA+" and src host "+d.server.ip4)
+			none := "len=0 data= rr=0 id=0 fc=0 retry=0 rnr=0 srq=0"
+			disconnected := rdmacm.EventDisconnected.String() + " status=0 " + none
+			conversation(t, d.server, d.client, "IPv4", "tcp", []string{"slow:2"}, []int{4}, []string{
+				privateData(rdmacm.EventConnectRequest, 0, ofConnect, 4, rdmacm.MaxPrivateConnect, "rr=5 id=3 fc=1 retry=6 rnr=5 srq=0"),
+				rdmacm.EventEstablished.String() + " status=0 " + none, disconnected,
+			}, []string{
+				privateData(rdmacm.EventEstablished, 0, ofAccept, 2, rdmacm.MaxPrivateAccept, "rr=2 id=4 fc=0 retry=0 rnr=3 srq=0"), disconnected,
+			})
+			if !again() {
+				t.Error("the request has not come again")
+			}
+			if !mra() {
+				t.Error("no MRA")
+			}
+		})
+	}
+}
+
 // TestCMNobodyListens: a port on which nobody listens is refused with reason 8 to connections and status 1 to datagrams.
 func TestCMNobodyListens(t *testing.T) {
 	kernelContent(t)

@@ -365,11 +365,10 @@ func TestCMPingOptions(t *testing.T) {
 // typeOfService is that of ucmatose -t; the server takes it over from the request.
 const typeOfService = 32
 
-// sniff looks for packets on the guest's wire. seen ends it, and tells whether there were as many as connections have at least.
-func sniff(t *testing.T, filter string) (seen func() bool) {
+// sniff looks for packets on the guest's wire. seen ends it, and tells whether there were as many.
+func sniff(t *testing.T, packets int, filter string) (seen func() bool) {
 	t.Helper()
-	const packets = 20
-	cmd := exec.Command("tcpdump", "-i", guest.Tap(), "-nn", "-q", "-s", "64", "-c", strconv.Itoa(packets), "-w", "/dev/null", filter)
+	cmd := exec.Command("tcpdump", "-i", guest.Tap(), "-nn", "-q", "-s", "160", "-c", strconv.Itoa(packets), "-w", "/dev/null", filter)
 	if err := guest.InNetns(cmd); err != nil {
 		t.Fatal(err)
 	}
@@ -416,6 +415,7 @@ func TestCMatose(t *testing.T) {
 			{"long-messages", "IPv6", []string{"-c", "3", "-C", "5", "-S", "20000", "-m"}, nil},
 			{"link-local", "link-local", []string{"-c", "2"}, nil},
 			{"no-messages", "IPv4", []string{"-c", "2", "-C", "0"}, nil},
+			{"port-space-ib", "IPv4", []string{"-c", "2", "-P", "ib"}, nil},
 		} {
 			t.Run(d.server.name+"-serves/"+o.name, func(t *testing.T) {
 				port := nextPort()
@@ -425,7 +425,7 @@ func TestCMatose(t *testing.T) {
 				p.clientArgs = d.client.cm(t, "ucmatose", append(append(options[:len(options):len(options)], o.client...), "-s", addr(t, o.family, d.server, d.client))...)
 				if o.client != nil {
 					for _, from := range []*side{d.client, d.server} {
-						marked := sniff(t, fmt.Sprintf("udp dst port 4791 and src host %s and ip[1] & 0xfc == %d", from.ip4, typeOfService))
+						marked := sniff(t, 20, fmt.Sprintf("udp dst port 4791 and src host %s and ip[1] & 0xfc == %d", from.ip4, typeOfService))
 						t.Cleanup(func() {
 							if !marked() {
 								t.Errorf("%s sends no packets with type of service %d", from.name, typeOfService)

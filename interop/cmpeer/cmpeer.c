@@ -1,6 +1,7 @@
 /* A program of librdmacm's calls for the tests, which says every event; cm_ours_test.go is the same with Verbena's.
  *
- * cmpeer serve ADDR PORT tcp|udp PLAN  takes a request for each word of the plan: accept:N or reject:N, with N bytes of private data.
+ * cmpeer serve ADDR PORT tcp|udp PLAN  takes a request for each word of the plan: accept:N or reject:N, with N bytes of private data;
+ *                                      slow:N accepts when the peer has asked twice.
  *                                      "hold" takes all requests for ever, with receives posted.
  * cmpeer ask ADDR PORT tcp|udp PLAN    connects with N bytes of private data for each word, a number, and disconnects.
  * cmpeer storm ADDR PORT               connects, sends a message and disconnects, again and again, until something fails.
@@ -18,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RECEIVES = 64, SIZE = 64, RESOLVE_MS = 5000 };
+enum { RECEIVES = 64, SIZE = 64, RESOLVE_MS = 5000, SLOW_S = 7 };
 enum { OF_CONNECT = 1, OF_ACCEPT, OF_REJECT };
 
 static struct rdma_event_channel *channel;
@@ -168,6 +169,8 @@ static void answer(struct rdma_cm_id *id, const char *word)
 		drop(id);
 		return;
 	}
+	if (word[0] == 's')
+		sleep(SLOW_S);
 	make_qp(id, 1);
 	struct rdma_conn_param p = params(OF_ACCEPT, len);
 	p.qp_num = id->qp->qp_num;
