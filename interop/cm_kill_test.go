@@ -244,3 +244,45 @@ func TestCase93_ClientKilledAndStarted(t *testing.T) {
 		c.stop(t, syscall.SIGKILL)
 	}
 }
+
+// TestCMPingKilled kills rping in the middle of its pings: verbena ping as client ends in bounded time and tells why; as persistent
+// server it goes on, and serves whoever comes next.
+func TestCMPingKilled(t *testing.T) {
+	kernelContent(t)
+	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
+	defer cancel()
+	ours, kernel := ourSide(t), kernelSide()
+	t.Run("server", func(t *testing.T) {
+		port := nextPort()
+		s := begin(ctx, t, kernel, kernel.cm(t, "rping", "-s", "-a", kernel.ip4, "-p", strconv.Itoa(port)))
+		if err := cmListening(ctx, kernel, port); err != nil {
+			t.Fatal(err)
+		}
+		c := begin(ctx, t, ours, ours.cm(t, "rping", "-c", "-v", "-a", kernel.ip4, "-p", strconv.Itoa(port)))
+		c.says(ctx, t, "rdma-ping-7:")
+		s.stop(t, syscall.SIGKILL)
+		if within(t, c, kernelKillBound) && (c.err == nil || !strings.Contains(c.err.Error(), "disconnect")) {
+			t.Errorf("verbena ping does not tell that it was disconnected: %.500v", c.err)
+		}
+	})
+	t.Run("client", func(t *testing.T) {
+		port := strconv.Itoa(nextPort())
+		s := begin(ctx, t, ours, ours.cm(t, "rping", "-s", "-P", "-v", "-a", ours.ip4, "-p", port))
+		if err := cmListening(ctx, ours, 0); err != nil {
+			t.Fatal(err)
+		}
+		c := begin(ctx, t, kernel, kernel.cm(t, "rping", "-c", "-a", ours.ip4, "-p", port))
+		s.says(ctx, t, "rdma-ping-7:")
+		c.stop(t, syscall.SIGKILL)
+		next := begin(ctx, t, kernel, kernel.cm(t, "rping", "-c", "-v", "-V", "-C", "2", "-a", ours.ip4, "-p", port))
+		out, err := next.end()
+		if err != nil {
+			t.Fatalf("the next client: %v", err)
+		}
+		pings(t, "the next client", out, 2)
+		s.stop(t, syscall.SIGINT)
+		if s.err != nil {
+			t.Errorf("the server: %v", s.err)
+		}
+	})
+}
