@@ -64,6 +64,9 @@ func TestCMPingOptions(t *testing.T) {
 			{"65000-bytes", 5, 1, []string{"-S", "65000"}, []string{"-V", "-S", "65000"}},
 			{"persistent", 3, 3, []string{"-P"}, []string{"-V"}},
 			{"own-qp", 2, 1, []string{"-q"}, []string{"-V", "-q"}},
+			// The last -a counts: any address, and any of either family, of which the client takes the IPv4 one.
+			{"any-IPv4", 2, 1, []string{"-a", "0.0.0.0"}, []string{"-V"}},
+			{"any", 2, 1, []string{"-a", "::0"}, []string{"-V"}},
 		} {
 			t.Run(d.server.name+"-serves/"+o.name, func(t *testing.T) {
 				port := nextPort()
