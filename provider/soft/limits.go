@@ -35,12 +35,11 @@ const (
 	maxDMLogAlign   = 21
 
 	// Device capability flags (enum ibv_device_cap_flags).
-	capChangePhyPort  = 1 << 5
-	capUDAVPort       = 1 << 6
-	capCurQPState     = 1 << 7
-	capSysImageGUID   = 1 << 11
-	capRCRNRNAKGen    = 1 << 12
-	capSRQResize      = 1 << 13
+	capUDAVPort       = ib.DeviceCapUDAVPortEnforce
+	capCurQPState     = ib.DeviceCapCurQPStateMod
+	capSysImageGUID   = ib.DeviceCapSysImageGUID
+	capRCRNRNAKGen    = ib.DeviceCapRCRNRNAKGen
+	capSRQResize      = ib.DeviceCapSRQResize
 	deviceCapFlags    = capMemory | ib.DeviceCapXRC | capUDAVPort | capCurQPState | capSysImageGUID | capRCRNRNAKGen | capSRQResize
 	capMemory         = ib.DeviceCapMemWindow | ib.DeviceCapMemWindowType2B | ib.DeviceCapMemMgtExtensions | ib.DeviceCapLocalDMALKey
 	portCapIPBasedGID = 1 << 26 // IBV_PORT_IP_BASED_GIDS
