@@ -61,7 +61,7 @@ func (q *QP) Modified(e *transport.Env, from ib.QPState, mask ib.QPAttrMask) {
 		if from == ib.QPStateRTR {
 			q.req.start(psn.PSN(b.Attr.SQPSN & psn.Mask))
 		}
-		if mask&ib.QPAttrMaxDestRDAtomic != 0 {
+		if mask&ib.QPAttrMaxDestRDAtomic != 0 && len(q.rsp.res) > 0 {
 			q.rsp.resize()
 		}
 		if b.State == ib.QPStateSQD && from != ib.QPStateSQD {

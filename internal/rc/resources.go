@@ -69,7 +69,9 @@ func (r *responder) resize() {
 // answer that is only being repeated must have arrived the first time.
 func (r *responder) slotFree() bool {
 	if len(r.res) == 0 {
-		return false
+		if r.resize(); len(r.res) == 0 {
+			return false
+		}
 	}
 	s := &r.res[r.slot]
 	return !s.queued || s.again

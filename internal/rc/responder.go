@@ -56,14 +56,15 @@ type responder struct {
 	refs     int // Tx.Packets after the last response that refers to memory, 0 = none
 }
 
-// start takes the first PSN and makes room for READs and atomics.
+// start takes the first PSN. Room for READs and atomics is made when the first one
+// comes: most queue pairs of servers never get one, and it is half of what they take.
 func (r *responder) start() {
 	r.epsn = psn.PSN(r.b.Attr.RQPSN & psn.Mask)
 	r.newest = r.epsn.Add(-1)
 	r.msn = 0
 	r.silent = false
-	r.res = nil
-	r.resize()
+	r.res, r.fifo, r.slot = nil, nil, 0
+	r.fifoHead, r.fifoLen = 0, 0
 }
 
 // stop ends all work; saved entries are useless from now on.
