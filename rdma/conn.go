@@ -136,6 +136,9 @@ func (c *Conn) event(e *rdmacm.Event) {
 		// The queue pair goes to ERR: after what has arrived, which completes before, receives
 		// complete as flushed, and who waits for them wakes up.
 		c.id.Disconnect(context.Background())
+	case rdmacm.EventRejected, rdmacm.EventUnreachable: // the peer knows of no such connection, or did not answer
+		c.fail(syscall.ECONNRESET)
+		c.end()
 	case rdmacm.EventDeviceRemoval:
 		c.fail(fmt.Errorf("the device was removed: %w", syscall.ENODEV))
 		c.end()

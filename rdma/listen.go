@@ -184,6 +184,7 @@ func (l *Listener) event(e *rdmacm.Event) (*Conn, error) {
 	delete(l.pending, c)
 	l.mu.Unlock()
 	if !ours {
+		c.event(e) // another Accept has it, and has not moved it to the Host's channel yet
 		return nil, nil
 	}
 	if typ == rdmacm.EventEstablished {

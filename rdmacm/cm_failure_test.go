@@ -143,6 +143,7 @@ func TestBadHeaders(t *testing.T) {
 		{"another family", 1, []byte{0x60}, rdmacm.EventRejected},
 		{"for somebody else", 32, []byte{192, 0, 2, 77}, rdmacm.EventRejected},
 		{"from nobody", 16, []byte{0, 0, 0, 0}, rdmacm.EventRejected},
+		{"from another host than its sender", 16, []byte{192, 0, 2, 66}, rdmacm.EventRejected},
 		{"from a group", 16, []byte{239, 0, 0, 1}, rdmacm.EventRejected},
 		{"from everybody", 16, []byte{255, 255, 255, 255}, rdmacm.EventRejected},
 	} {

@@ -131,7 +131,8 @@ func (d *device) request(now int64, e *cm.Event) {
 	}
 	info, user, err := cm.SplitPrivate(e.PrivateData)
 	local, remote := e.Conn.Local(), e.Conn.Remote()
-	if err != nil || info.Dst.Unmap() != local.WithZone("") || !unicast(info.Src) || info.Src.Unmap().Is4() != local.Is4() {
+	// The source must be the sender too: it is where the queue pair will send to, and what programs decide by.
+	if err != nil || info.Dst.Unmap() != local.WithZone("") || !unicast(info.Src) || info.Src.Unmap() != remote.WithZone("") {
 		d.refuse(now, e, datagram)
 		return
 	}
