@@ -46,7 +46,7 @@ func (l leakable) check(t *testing.T, after leakable, n int) {
 	grown := int64(after.heap) - int64(l.heap)
 	t.Logf("%d cycles, %d bytes more: %+v, before %+v", n, grown, after, l)
 	// Tables keep the size that they once had; a leak of one object in each cycle is more.
-	if grown > 32*int64(n)+256<<10 {
+	if grown > 32*int64(n)+512<<10 {
 		t.Errorf("memory has grown by %d bytes in %d cycles", grown, n)
 	}
 	after.heap, l.heap = 0, 0
@@ -123,7 +123,7 @@ func TestCase102_NoLeakInConnections(t *testing.T) {
 			}
 		}
 	}
-	cycles(max(*leakCycles/4, 500))
+	cycles(min(*leakCycles, 3000)) // tables are then as large as TIMEWAIT makes them
 	before := measure(t, m)
 	cycles(*leakCycles)
 	before.check(t, measure(t, m), *leakCycles)
