@@ -82,10 +82,14 @@ func (m *Manager) open(ctx context.Context) error {
 			add(c, true)
 		}
 	}
-	if len(devs) == 0 {
-		if err := ctx.Err(); err != nil {
-			return err
+	if err := ctx.Err(); err != nil && len(errs) > 0 {
+		// The rest may work: who is less impatient tries again, and finds all of them.
+		for _, d := range devs {
+			err = errors.Join(err, d.close())
 		}
+		return err
+	}
+	if len(devs) == 0 {
 		if len(errs) > 0 {
 			return fmt.Errorf("no device can be used: %w", errors.Join(errs...))
 		}
