@@ -173,7 +173,7 @@ func cmClient(args json.RawMessage, in *json.Decoder, out *json.Encoder) error {
 }
 
 // settle waits until the connections that were ended have left TIMEWAIT.
-func settle() { time.Sleep(2 * time.Second) }
+func settle() { time.Sleep(5 * time.Second) }
 
 // cycler has Window connections under way.
 type cycler struct {
