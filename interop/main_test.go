@@ -248,6 +248,11 @@ func kernelContent(t *testing.T, expected ...string) {
 				t.Logf("kernel: %s rose by %d (%d packets received)", name, n, packets)
 				continue
 			}
+			// A packet that the path loses makes a NAK; the kernel then sends again, which it counts too. Seen once in 116 runs.
+			if name == "rcvd_seq_err" && n <= after["completer_retry_err"]-before["completer_retry_err"] && n <= 2 {
+				t.Logf("kernel: %s rose by %d: a packet was lost on the way", name, n)
+				continue
+			}
 			t.Errorf("kernel: %s rose by %d (%d packets received)", name, n, packets)
 		}
 		logAfter, err := guest.KernelLog(ctx)
