@@ -179,7 +179,7 @@ func TestFailures(t *testing.T) {
 		{"pingpong rc -O", "ODP"},
 		{"pingpong rc -P", "prefetch"},
 		{"pingpong rc -t", "timestamp"},
-		{"pingpong rc -j", "memory of its own"},
+		{"pingpong rc -j", "gives device memory"},
 		{"pingpong srq -o", "ODP"},
 		{"pingpong rc -i 2 --addr " + a, "the device has port 1 only"},
 		{"pingpong rc -g 7 --addr " + a, "verbena devices -v"},
