@@ -106,6 +106,8 @@ func Workloads(short bool) []bench.Workload {
 	return append(list, cmWorkloads(short)...)
 }
 
+// procs gives programs that sleep two processors of the runtime, as one that is not
+// pinned has: the only one would be taken away in every system call of 20 us.
 const procs = "GOMAXPROCS=2"
 
 // batchFor keeps about 64 KiB in one post.
@@ -120,14 +122,16 @@ func run(ctx context.Context, o bench.Options, name string, j job) (_ []bench.Me
 	a, b := addresses()
 	sj, cj := j, j
 	sj.Addr, sj.Other, cj.Addr, cj.Other = a, b, b, a
-	// Two processors for the runtime, as a program that is not pinned has: with one
-	// it is taken away in every system call of 20 us.
-	s, err := bench.StartChild(ctx, roleServer, o.Cores[1], sj, procs)
+	var env []string
+	if j.Sleep {
+		env = append(env, procs)
+	}
+	s, err := bench.StartChild(ctx, roleServer, o.Cores[1], sj, env...)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	c, err := bench.StartChild(ctx, roleClient, o.Cores[0], cj, procs)
+	c, err := bench.StartChild(ctx, roleClient, o.Cores[0], cj, env...)
 	if err != nil {
 		return nil, err
 	}
