@@ -106,7 +106,8 @@ func (s *sim) judge(o *op, wc driver.WC) {
 	allowed := slices.Contains(o.fault.statuses(o), wc.Status)
 	switch wc.Status {
 	case ib.WCSuccess:
-		allowed = allowed || o.aims != nil && o.aims.dead // by somebody else, before
+		// By somebody else, before; whose completion need not have come.
+		allowed = allowed || o.aims != nil && (o.aims.dead || o.aims.dying)
 		if q.gotFlush {
 			s.failf("op %d of queue pair %d succeeds behind a request that was flushed", o.id, q.id)
 		}

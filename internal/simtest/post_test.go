@@ -175,7 +175,8 @@ func (s *sim) submit(q *qp, wrs []driver.SendWR, ops []*op) {
 	}
 	for i, o := range ops {
 		s.stats.posted++
-		s.note("post op %d at %d: %v %d bytes, flags %#x, content %d, msg %d, fault %d", o.id, q.id, o.code, o.n, uint32(o.flags), o.id32, o.msg, o.fault)
+		s.note("post op %d at %d: %v %d bytes, flags %#x, content %d, msg %d, fault %d, keys %#x and %#x", o.id, q.id, o.code, o.n, uint32(o.flags), o.id32, o.msg, o.fault,
+			uint32(wrs[i].RKey), uint32(wrs[i].InvalidateRKey))
 		if o.flags&ib.SendInline != 0 {
 			// The bytes were taken: the memory is the application's again.
 			clear(wrs[i].InlineData)

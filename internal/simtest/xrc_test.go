@@ -142,6 +142,7 @@ func (s *sim) endXSRQ(n *node) {
 			if o.xsrq == r {
 				o.srqGone = true
 				s.provoke(c.a)
+				s.provoke(c.b) // which is in Error then, and silent if its NAK is lost
 			}
 		}
 	}
