@@ -27,7 +27,7 @@ type cq struct {
 	modded   bool // notifications may have been held back
 	seen     int
 	anySolic bool
-	from     int64 // when the first completion was seen
+	from     int64 // when the poll was that saw what it is armed for; 0: none has
 
 	// A queue that may overrun has one queue pair.
 	owner   *qp
@@ -132,8 +132,8 @@ func (s *sim) told(c *cq, got int) {
 	if c.solicited {
 		what = c.anySolic
 	}
-	if !what || c.from == 0 {
-		c.from = s.net.Now()
+	if what && c.from == 0 {
+		c.from = s.net.Now() // not before: milliseconds may lie between two polls
 	}
 	// A device that was paused tells later.
 	late := what && s.net.Now() > c.from+c.period+5_000_000
