@@ -16,7 +16,13 @@ type gidTable struct {
 	entries []ib.GIDEntry
 	addrs   []netip.Addr // with zones; of an empty entry invalid, or the address that it waits for
 	seen    []bool       // the interface had the address
+
+	past  [pastAddrs]netip.Addr // that left the table last, in a ring
+	leave int                   // the place of the next
 }
+
+// pastAddrs is how many addresses are remembered that the device had.
+const pastAddrs = 16
 
 func (t *gidTable) set(cfg Config) {
 	t.mu.Lock()

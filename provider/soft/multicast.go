@@ -3,6 +3,7 @@ package soft
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -183,16 +184,13 @@ func (d *Device) addrLike(group netip.Addr) (netip.Addr, error) {
 	return netip.Addr{}, &paramError{"gid", "the device has no " + family + " address to be in " + group.String() + " with", syscall.EADDRNOTAVAIL}
 }
 
-// isOwn tells whether an address is one of the device, or was.
+// isOwn tells whether an address is one of the device, or was a short while ago:
+// what was sent from it may come back when it is gone.
 func (d *Device) isOwn(a netip.Addr) bool {
 	d.gids.mu.RLock()
 	defer d.gids.mu.RUnlock()
-	for i := range d.gids.addrs {
-		if d.gids.addrs[i].WithZone("") == a {
-			return true
-		}
-	}
-	return false
+	is := func(b netip.Addr) bool { return b.IsValid() && same(a, b) }
+	return slices.ContainsFunc(d.gids.addrs, is) || slices.ContainsFunc(d.gids.past[:], is)
 }
 
 // reach asks the port whether a group can be sent to.

@@ -195,7 +195,8 @@ func (t *gidTable) change(n *Netdev, fixed bool, netdev string, ifindex int) (ad
 			t.entries[i] = ib.GIDEntry{}
 			removed = append(removed, a)
 			if !fixed {
-				t.addrs[i] = netip.Addr{}
+				t.past[t.leave], t.addrs[i] = a, netip.Addr{}
+				t.leave = (t.leave + 1) % pastAddrs
 			}
 		}
 	}
