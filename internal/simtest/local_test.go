@@ -42,9 +42,9 @@ func (s *sim) localWork(q *qp, h *holder) {
 			return // useless already: no error, and nothing to see
 		}
 		if o.dies = h.key; fault && h.key != nil {
-			// What has no such key, or keeps it.
+			// What has no such key, nor will have it while this waits, or keeps it.
 			o.dies, o.fault = nil, faultLocal
-			wr.InvalidateRKey = pick(s, q.node.full.RKey(), 0xDEAD, ib.IncRKey(h.rkey))
+			wr.InvalidateRKey = pick(s, q.node.full.RKey(), 0xDEAD, ib.TagRKey(h.rkey, uint8(h.rkey)+128))
 		}
 		k = nil
 	case h.kind == holdWindow2:
