@@ -2,6 +2,7 @@ package udp
 
 import (
 	"fmt"
+	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -212,5 +213,20 @@ func BenchmarkKickAndWait(b *testing.B) {
 	for b.Loop() {
 		p.Kick()
 		p.Wait(-1)
+	}
+}
+
+// What it costs to found the sockets that an address is shared by.
+func BenchmarkOpenSlots(b *testing.B) {
+	for _, addr := range []netip.Addr{freeLoopback(b), netip.IPv6Loopback()} {
+		b.Run(addr.String(), func(b *testing.B) {
+			for b.Loop() {
+				fds, err := openSlots(addr, slotCount)
+				if err != nil {
+					b.Fatal(err)
+				}
+				closeAll(fds)
+			}
+		})
 	}
 }

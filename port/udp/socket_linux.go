@@ -6,8 +6,6 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/verbena-rdma/verbena/internal/wire/roce"
 )
 
 // A socket is bound to one local address.
@@ -33,10 +31,24 @@ type socket struct {
 // An option is a socket option that is an integer.
 type option struct{ level, name, value int }
 
-// openSocket makes the socket of a local address. Nothing else in the package
-// knows where a socket comes from, so that it may as well be one that several
-// processes share.
+// openSocket makes the socket of a local address that nobody shares.
 func openSocket(cfg *Config, addr netip.Addr) (*socket, error) {
+	s, err := bareSocket(addr)
+	if err != nil {
+		return nil, err
+	}
+	if err = s.setup(cfg); err == nil {
+		err = s.bind()
+	}
+	if err != nil {
+		_ = unix.Close(s.fd)
+		return nil, err
+	}
+	return s, nil
+}
+
+// bareSocket makes one that is neither set up nor bound.
+func bareSocket(addr netip.Addr) (*socket, error) {
 	s := &socket{addr: addr, scope: scopeID(addr.Zone())}
 	if addr.Zone() != "" && s.scope == 0 {
 		return nil, fmt.Errorf("udp: local address %v: no interface %q: %w", addr, addr.Zone(), unix.EADDRNOTAVAIL)
@@ -46,9 +58,12 @@ func openSocket(cfg *Config, addr netip.Addr) (*socket, error) {
 		return nil, fmt.Errorf("udp: socket for %v: %w", addr, err)
 	}
 	s.fd = fd
-	if err := s.setup(cfg); err != nil {
-		_ = unix.Close(fd)
-		return nil, err
+	// What is bound cannot be given this any more.
+	if addr.Is6() {
+		if err := s.options([]option{{unix.SOL_IPV6, unix.IPV6_V6ONLY, 1}}); err != nil {
+			_ = unix.Close(fd)
+			return nil, err
+		}
 	}
 	return s, nil
 }
@@ -60,14 +75,10 @@ func family(addr netip.Addr) int {
 	return unix.AF_INET6
 }
 
-// pathOptions make the kernel send DF and identification 0, and over IPv6 what
-// is not IPv4-mapped: what the ICRC counts on.
+// pathOptions make the kernel send DF and identification 0: what the ICRC counts on.
 func (s *socket) pathOptions() []option {
 	if s.addr.Is6() {
-		return []option{
-			{unix.SOL_IPV6, unix.IPV6_V6ONLY, 1},
-			{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO},
-		}
+		return []option{{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO}}
 	}
 	return []option{{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO}}
 }
@@ -95,6 +106,7 @@ func (s *socket) options(list []option) error {
 	return nil
 }
 
+// setup makes the socket of a local address ready, bound or not.
 func (s *socket) setup(cfg *Config) error {
 	if err := s.options(append(s.pathOptions(), s.headerOptions()...)); err != nil {
 		return err
@@ -104,9 +116,6 @@ func (s *socket) setup(cfg *Config) error {
 	if !cfg.NoGRO {
 		// Kernels before 5.0 have no such option; datagrams come one by one then.
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_UDP, unix.UDP_GRO, 1)
-	}
-	if err := unix.Bind(s.fd, sockaddr(s.addr, s.scope, roce.Port)); err != nil {
-		return fmt.Errorf("udp: bind to %v: %w", netip.AddrPortFrom(s.addr, roce.Port), err)
 	}
 	return nil
 }

@@ -75,10 +75,11 @@ func openSource(cfg *Config, l *socket) (*socket, error) {
 }
 
 func (s *socket) openSender(cfg *Config) error {
-	fd, err := unix.Socket(family(s.addr), unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	b, err := bareSocket(s.addr)
 	if err != nil {
-		return fmt.Errorf("udp: socket for %v: %w", s.addr, err)
+		return err
 	}
+	fd := b.fd
 	s.fd = fd
 	err = s.options(s.pathOptions())
 	if err == nil {
