@@ -174,7 +174,8 @@ func (s *sim) spoilKey(o *op, wr *driver.SendWR) bool {
 		}
 		o.fault = faultRKey
 		wr.RemoteAddr = aligned(o.code, wr.RemoteAddr)
-		k.use(o) // with other rights it might be good
+		k.use(o)
+		o.stray = true // with other rights it might be good
 		return true
 	}
 	return false
@@ -385,6 +386,9 @@ func (s *sim) endHolder(h *holder) {
 
 // rereg registers a region anew: other memory, domain or rights.
 func (s *sim) rereg(h *holder) {
+	if h.key != nil && slices.ContainsFunc(h.key.open, func(o *op) bool { return o.stray }) {
+		return
+	}
 	if !s.quiet(h.key, nil) {
 		return
 	}

@@ -25,6 +25,7 @@ type op struct {
 	rem    *slot // remote target
 	loose  bool  // bytes other than the content's may have been written
 	relay  bool  // the source is the destination of an earlier READ
+	stray  bool  // it names another place than rem, by a key without the right
 	fault  fault
 	victim *victim
 
