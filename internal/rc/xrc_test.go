@@ -370,6 +370,35 @@ func TestXRCQueueDestroyedInMessage(t *testing.T) {
 	}
 }
 
+// The queue goes while a request is on its way, and the NAK that says so is lost.
+// The target is in Error by then, where what comes in is dropped (IBA 10.3.1), so
+// the request ends as one to a target that is gone.
+func TestXRCQueueDestroyedAndNAKLost(t *testing.T) {
+	x := newXRC(t, defaults())
+	s := x.srqs[0]
+	wr := s.to(1, ib.WRSend, 0, 0, 10)
+	x.xrcd.Remove(s.XRCSRQ)
+	naks, requests := 0, 0
+	x.hook = func(p *seen, _ *roce.Packet) fate {
+		if p.from == x.a {
+			requests++
+			return pass
+		}
+		if p.syn != roce.NAKInvReq {
+			t.Errorf("answer %v", p.syn)
+		}
+		naks++
+		return drop
+	}
+	x.a.post(wr)
+	x.run(0)
+	x.want("statuses", wcs(x.a.scq), "1:transport retry counter exceeded")
+	x.want("NAKs", naks, 1)
+	x.want("requests", requests, 8)
+	x.want("events", x.b.events, "[invalid request local work queue error]")
+	x.idle()
+}
+
 // A repeated READ is answered from the memory of its own queue, though another one
 // is at work by then.
 func TestXRCRepeatedRead(t *testing.T) {
