@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	ossignal "os/signal"
 	"strconv"
 	"strings"
 	"syscall"
@@ -421,7 +422,12 @@ func (p *cmPeer) storm() error {
 	}
 }
 
+// pulse sends over one of two connections, again whenever the test says so by SIGUSR1 or something happens to a connection, until a
+// send fails; then it tells how the other one is, which was not used.
 func (p *cmPeer) pulse(timeout, retries uint8) error {
+	again := make(chan os.Signal, 1)
+	ossignal.Notify(again, syscall.SIGUSR1)
+	defer ossignal.Stop(again)
 	busy, err := p.connected(timeout, retries)
 	if err != nil {
 		return err
@@ -430,6 +436,7 @@ func (p *cmPeer) pulse(timeout, retries uint8) error {
 	if err != nil {
 		return err
 	}
+	events := 0
 	for {
 		begin := time.Now()
 		status, err := p.sendOne(busy)
@@ -444,11 +451,18 @@ func (p *cmPeer) pulse(timeout, retries uint8) error {
 		if status != ib.WCSuccess {
 			break
 		}
-		time.Sleep(100 * time.Millisecond)
+		select {
+		case <-again:
+		case <-p.ch.Ready():
+			if _, err := p.ch.Poll(); err == nil {
+				events++
+			}
+		case <-p.ctx.Done():
+			return p.ctx.Err()
+		}
 	}
-	events := 0
 	if _, err := p.ch.Poll(); err == nil {
-		events = 1
+		events++
 	}
 	attr, _, err := idle.QP().Query()
 	if err != nil {

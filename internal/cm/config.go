@@ -28,6 +28,13 @@ type Config struct {
 	// number: two managers of one host that give out the same queue pair numbers must not share it.
 	CAGUID uint64
 
+	// IDBits and IDMask fix bits of the communication ids and SIDR request ids that are given out: id&IDMask == IDBits. Processes that
+	// share an address have other bits each, by which messages find them. A mask of 0 fixes none.
+	IDBits, IDMask uint32
+	// Record, if set, is called when what others have to know to end a connection for a process that has died begins or changes, and
+	// when there is nothing to end any more: see Conn.Recorded. The messages that the peer gets of it leave afterwards.
+	Record func(c *Conn)
+
 	ACKDelay        uint8 // code: how long this device takes to acknowledge, told in REP and reckoned into the ACK timeout
 	MRATimeout      uint8 // code: what an MRA asks for
 	MaxTimeoutCode  uint8 // greater codes of response and service timeouts from a peer count as this one

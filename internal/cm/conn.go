@@ -11,7 +11,8 @@ import (
 
 // Conn is one connection, or one exchange of SIDR messages. All its methods are reads; what changes it are the Manager's.
 type Conn struct {
-	Context any // the owner's
+	Context any // the owner's, until Destroy
+	Record  any // of Config.Record, until there is nothing to end any more
 
 	timer    timer.Item[*Conn]
 	msg      *message // what is sent until it is answered
@@ -70,6 +71,20 @@ func (c *Conn) RemoteCommID() uint32 { return c.remoteID }
 
 // ServiceID returns the service id of the request.
 func (c *Conn) ServiceID() uint64 { return c.serviceID }
+
+// Recorded reports whether the peer may take the connection for established, or will without any more word from us: who finds this
+// process dead has to end it by a DREQ. That is from the REP or RTU on, before either leaves, until a DREQ or REJ has ended it. An XRC
+// target that its owner has left to the peer is none.
+func (c *Conn) Recorded() bool {
+	switch c.state {
+	case StateRepSent, StateMRARepRcvd, StateEstablished, StateDreqSent, StateDreqRcvd:
+		return true
+	}
+	return false
+}
+
+// TrafficClass returns that of the messages to the peer.
+func (c *Conn) TrafficClass() uint8 { return c.path.TrafficClass }
 
 // QPParams are the attributes of a queue pair that the messages settle.
 type QPParams struct {
@@ -148,6 +163,15 @@ func (m *Manager) forgetQPN(c *Conn) {
 	}
 }
 
+// enter changes the state, and tells who keeps records of connections. All that they say is known before.
+func (m *Manager) enter(c *Conn, s State) {
+	was := c.Recorded()
+	c.state = s
+	if m.cfg.Record != nil && (was || c.Recorded()) {
+		m.cfg.Record(c)
+	}
+}
+
 // idle ends a connection: nothing finds it any more.
 func (m *Manager) idle(c *Conn) {
 	m.stop(c)
@@ -163,7 +187,7 @@ func (m *Manager) idle(c *Conn) {
 		delete(m.ids, c.localID)
 	}
 	c.saved = nil
-	c.state = StateIdle
+	m.enter(c, StateIdle)
 }
 
 // timewait ends a connection whose messages may still be on their way.
@@ -172,7 +196,7 @@ func (m *Manager) timewait(now int64, c *Conn) {
 	m.decided(c)
 	m.forgetQPN(c)
 	c.saved = nil // of the RTU
-	c.state = StateTimewait
+	m.enter(c, StateTimewait)
 	m.timers.Set(&c.timer, now+m.duration(min(c.ackTimeout, m.cfg.MaxTimewaitCode)))
 }
 

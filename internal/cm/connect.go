@@ -121,9 +121,9 @@ func (m *Manager) Accept(now int64, c *Conn, p *REPParams) error {
 		return syscall.EINVAL
 	}
 	m.decided(c)
-	c.state = StateRepSent
 	c.localQPN, c.rqPSN = p.QPN, p.StartingPSN
 	c.depth, c.resources = p.InitiatorDepth, p.ResponderResources
+	m.enter(c, StateRepSent)
 
 	h, data := m.keep(c, mad.AttrREP, c.tid)
 	h.SetAttrMod(p.ECE.Options)
@@ -161,7 +161,7 @@ func (m *Manager) RTU(_ int64, c *Conn, private []byte) error {
 	if c.state != StateRepRcvd && c.state != StateMRARepSent {
 		return syscall.EINVAL
 	}
-	c.state = StateEstablished
+	m.enter(c, StateEstablished)
 	c.saved = append([]byte(nil), private...)
 	m.sendRTU(c)
 	return nil
@@ -181,7 +181,7 @@ func (m *Manager) Established(_ int64, c *Conn) error {
 		return syscall.EINVAL
 	}
 	m.stop(c)
-	c.state = StateEstablished
+	m.enter(c, StateEstablished)
 	m.emit(Event{Kind: EventRTUReceived, Conn: c})
 	return nil
 }

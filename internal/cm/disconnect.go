@@ -17,7 +17,7 @@ func (m *Manager) Disconnect(now int64, c *Conn, private []byte) error {
 	if c.state != StateEstablished {
 		return syscall.EINVAL
 	}
-	c.state = StateDreqSent
+	m.enter(c, StateDreqSent)
 	_, data := m.keep(c, mad.AttrDREQ, m.newTID())
 	r := mad.DREQ(data)
 	r.SetLocalCommID(c.localID)

@@ -32,11 +32,18 @@
 //   - A REQ of a queue pair that has another REQ undecided or unanswered here ends that one: the peer has forgotten it.
 //   - A REQ with a known communication id but another queue pair is rejected as a duplicate id (30) and the old connection ended;
 //     Linux is silent.
+//   - A REP to a request that is not there is rejected (6): whoever sent it would wait for the RTU. Linux is silent.
 //   - A REQ with another class version is rejected (31), a SIDR_REQ answered with status 5; Linux drops them.
 //   - Duplicates of a SIDR_REQ are told by request id and address, and get the answer that the first one got.
 //   - A message counts only if it comes from the address of the connection's peer; a REQ from elsewhere is never one of a peer that is
 //     known, whatever GUID and queue pair it names. Linux looks at ids, GUID and number alone.
 //   - Codes of timeouts from the peer are capped ([Config].MaxTimeoutCode, MaxTimewaitCode): they reach hours.
+//
+// # Several processes at one address
+//
+// Each gives out ids with other fixed bits ([Config].IDMask), by which messages are handed to their process. Whoever gets a message is
+// who was asked: it answers what it does not know, so a message must come to one process only, but may be handed to any if its own is
+// gone. [Config].Record is told what the others need to end the connections of a process that has died.
 //
 // # What a flood costs
 //

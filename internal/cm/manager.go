@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"math/bits"
 	"net/netip"
 	"syscall"
 
@@ -68,12 +69,15 @@ type Event struct {
 	PrivateData []byte
 }
 
-// New makes a Manager. It panics unless Config.Rand and CAGUID are set.
+// New makes a Manager. It panics unless Config.Rand and CAGUID are set, and IDMask leaves ids for all connections.
 func New(cfg Config) *Manager {
 	if cfg.Rand == nil || cfg.CAGUID == 0 {
 		panic("cm: Config needs Rand and CAGUID")
 	}
 	cfg.setDefaults()
+	if cfg.IDBits&^cfg.IDMask != 0 || uint64(1)<<bits.OnesCount32(^cfg.IDMask) <= uint64(cfg.MaxConns) {
+		panic("cm: IDBits are not within IDMask, or it leaves too few ids")
+	}
 	return &Manager{
 		cfg:       cfg,
 		ids:       map[uint32]*Conn{},
@@ -205,12 +209,15 @@ func (m *Manager) newMessage() *message {
 
 // newID draws a communication id that is not in use. A source that repeats itself does not hang it.
 func (m *Manager) newID() uint32 {
-	id := uint32(m.cfg.Rand())
+	id := m.within(uint32(m.cfg.Rand()))
 	for m.ids[id] != nil || id == 0 {
-		id++
+		id = m.within((id | m.cfg.IDMask) + 1) // a carry passes through the bits that are fixed
 	}
 	return id
 }
+
+// within gives an id the bits that are fixed.
+func (m *Manager) within(id uint32) uint32 { return id&^m.cfg.IDMask | m.cfg.IDBits }
 
 func (m *Manager) newTID() uint64 {
 	if tid := m.cfg.Rand(); tid != 0 {

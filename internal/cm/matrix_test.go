@@ -72,7 +72,7 @@ func matrix() map[string]map[string]does {
 	dreqRcvd := map[string]does{"DREP": {StateTimewait, 0, 0}}
 	timewait := map[string]does{"REQ": {StateTimewait, mad.AttrREJ, 0}, "DREQ": {StateTimewait, mad.AttrDREP, 0}}
 	noConn := func(s State) map[string]does {
-		return map[string]does{"DREQ": {s, mad.AttrDREP, 0}, "DREQ/qpn": {s, mad.AttrDREP, 0}}
+		return map[string]does{"DREQ": {s, mad.AttrDREP, 0}, "DREQ/qpn": {s, mad.AttrDREP, 0}, "REP": {s, mad.AttrREJ, 0}}
 	}
 	return map[string]map[string]does{
 		"active REQ_SENT": unheard,
@@ -92,7 +92,7 @@ func matrix() map[string]map[string]does {
 		"passive ESTABLISHED":  with(over, map[string]does{"DREQ": disconnected}),
 		"passive DREQ_SENT":    dreqSent, "passive DREQ_RCVD": dreqRcvd, "passive TIMEWAIT": timewait,
 
-		"active SIDR_REQ_SENT":  with(noConn(StateSidrReqSent), map[string]does{"SIDR_REP": {StateIdle, 0, EventSIDRREPReceived}}),
+		"active SIDR_REQ_SENT":  with(noConn(StateSidrReqSent), map[string]does{"REP": {}, "SIDR_REP": {StateIdle, 0, EventSIDRREPReceived}}),
 		"passive SIDR_REQ_RCVD": noConn(StateSidrReqRcvd),
 		"active IDLE":           noConn(StateIdle), "passive IDLE": noConn(StateIdle),
 	}

@@ -132,7 +132,7 @@ func (m *Manager) onRTU(remote netip.Addr, p *mad.Packet) {
 		m.drop(DropState)
 	default:
 		m.stop(c)
-		c.state = StateEstablished
+		m.enter(c, StateEstablished)
 		m.emit(Event{Kind: EventRTUReceived, Conn: c, PrivateData: clone(r.PrivateData())})
 	}
 }
@@ -154,7 +154,7 @@ func (m *Manager) onMRA(now int64, remote netip.Addr, p *mad.Packet) {
 	case c.state == StateReqSent && kind == mad.MessageREQ:
 		c.state = StateMRAReqRcvd
 	case c.state == StateRepSent && kind == mad.MessageREP:
-		c.state = StateMRARepRcvd
+		m.enter(c, StateMRARepRcvd)
 	case c.state == StateMRAReqRcvd || c.state == StateMRARepRcvd:
 		m.dup(p.Attr)
 		return
@@ -223,7 +223,8 @@ func (m *Manager) onDREQ(now int64, local, remote netip.Addr, p *mad.Packet) {
 	case StateRepSent, StateMRARepRcvd, StateEstablished, StateDreqSent:
 		mine := c.state == StateDreqSent
 		m.stop(c)
-		c.state, c.dreqTID = StateDreqRcvd, p.Hdr.TID()
+		c.dreqTID = p.Hdr.TID()
+		m.enter(c, StateDreqRcvd)
 		m.emit(Event{Kind: EventDREQReceived, Conn: c, PrivateData: clone(r.PrivateData())})
 		if mine {
 			_ = m.SendDREP(now, c, nil)

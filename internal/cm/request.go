@@ -123,7 +123,7 @@ func (m *Manager) onREP(now int64, local, remote netip.Addr, p *mad.Packet) {
 	r := mad.REP(p.Data)
 	c := m.unheard(remote, r.RemoteCommID())
 	if c == nil {
-		m.onREPAgain(remote, p)
+		m.onREPAgain(local, remote, p)
 		return
 	}
 	if c.state != StateReqSent && c.state != StateMRAReqRcvd {
@@ -166,11 +166,15 @@ func (m *Manager) onREP(now int64, local, remote netip.Addr, p *mad.Packet) {
 }
 
 // onREPAgain handles a REP for a connection whose peer is known: our answer to it was lost, or is still to come.
-func (m *Manager) onREPAgain(remote netip.Addr, p *mad.Packet) {
+func (m *Manager) onREPAgain(local, remote netip.Addr, p *mad.Packet) {
 	r := mad.REP(p.Data)
 	c := m.byIDs(remote, r.RemoteCommID(), r.LocalCommID())
 	if c == nil || c.passive {
 		m.stray(p.Attr)
+		if m.ids[r.RemoteCommID()] == nil {
+			// Who has asked is not there any more, and would leave the peer waiting for an RTU.
+			m.rej(local, remote, 0, p.Hdr.TID(), r.RemoteCommID(), r.LocalCommID(), mad.MessageREP, mad.RejectBadCommID, nil, nil)
+		}
 		return
 	}
 	m.dup(p.Attr)
