@@ -17,6 +17,9 @@ type Datagram struct {
 	// segment has ID+i. Sockets do not tell it.
 	ID      uint16
 	IDKnown bool
+	// Relayed: another process of the host, which shares the address, has received it
+	// and gave it to us.
+	Relayed bool
 }
 
 // Rx is a batch of received datagrams. The port fills Dgrams up to its

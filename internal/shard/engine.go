@@ -34,6 +34,9 @@ type Config struct {
 type Engine struct {
 	cfg    Config
 	waiter port.Waiter // nil: the port cannot block
+	share  port.Sharer // nil: every packet is this process's
+	bits   ib.QPN      // what queue pair numbers of this process have ...
+	mask   ib.QPN      // ... in these bits
 	shards []*Shard
 	qps    table
 
@@ -48,6 +51,7 @@ type Engine struct {
 	pkt       transport.Packet
 	groups    map[netip.Addr][]seat // multicast
 	gsi       *GSI                  // queue pair 1; nil: nobody serves it
+	part      pkt.Datagram          // scratch of cut
 	rxDeliver transport.Deliveries
 
 	deliveries sync.Pool
@@ -58,6 +62,11 @@ type Engine struct {
 func NewEngine(cfg Config) *Engine {
 	e := &Engine{cfg: cfg}
 	e.waiter, _ = cfg.Port.(port.Waiter)
+	if s, ok := cfg.Port.(port.Sharer); ok {
+		if e.bits, e.mask = s.Numbers(); e.mask != 0 {
+			e.share = s
+		}
+	}
 	e.deliveries.New = func() any { return new(transport.Deliveries) }
 	e.rx.Dgrams = make([]pkt.Datagram, 0, turnDatagrams)
 	e.peers.init()

@@ -76,7 +76,13 @@ func (e *Engine) datagram(now int64, s *Shard, d *pkt.Datagram) *Shard {
 		if e.cfg.Trace != nil {
 			traceRx(e.cfg.Trace, e.cfg.Clock(), seg, id, d)
 		}
-		m := e.parse(seg, d)
+		m := e.parse(seg, id, d)
+		if m == foreign {
+			rest := e.forward(data, seg, id, d)
+			id += uint16((len(data)-len(rest)+d.SegSize-1)/d.SegSize) + 1
+			data = rest
+			continue
+		}
 		if m != nil {
 			if path == nil {
 				path = e.peers.path(d)
@@ -122,7 +128,7 @@ func (e *Engine) enter(now int64, locked, s *Shard) *Shard {
 
 // parse cuts a segment into e.pkt and finds its queue pair; nil if it was
 // dropped.
-func (e *Engine) parse(seg []byte, d *pkt.Datagram) *member {
+func (e *Engine) parse(seg []byte, id uint16, d *pkt.Datagram) *member {
 	st := &e.rxStats
 	if err := roce.Parse(seg, &e.pkt.Packet); err != nil {
 		switch {
@@ -149,6 +155,10 @@ func (e *Engine) parse(seg []byte, d *pkt.Datagram) *member {
 	m := e.qps.find(n)
 	if m == nil {
 		switch {
+		case e.share != nil && n != ib.QPNGSI && n&e.mask != e.bits:
+			return foreign
+		case e.share != nil && n == ib.QPNGSI && !e.keep(seg, id, d):
+			return nil
 		case n != ib.QPNGSI:
 			st.DropNoQP++
 		case e.gsi != nil:

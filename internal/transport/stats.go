@@ -60,6 +60,10 @@ type Stats struct {
 	DropPKey      uint64 `counter:"drop_pkey"`                     // another partition
 	DropGSI       uint64 `counter:"drop_gsi" scope:"device"`       // for queue pair 1 while nobody serves it, or its queue is full
 	DropMulticast uint64 `counter:"drop_multicast" scope:"device"` // to a group that no queue pair is attached to
+	// Of processes that share an address.
+	Strays     uint64 `counter:"stray_pkts" scope:"device"`   // packets for another process, given to it
+	DropStray  uint64 `counter:"drop_stray" scope:"device"`   // ... that it did not take
+	MADRelayed uint64 `counter:"relayed_mads" scope:"device"` // management datagrams for another process, given to it
 	// Drops by a queue pair.
 	DropState      uint64 `counter:"drop_state"`         // below RTR, or in error
 	DropQKey       uint64 `counter:"drop_qkey"`          // datagram with another Q_Key

@@ -56,4 +56,7 @@ func (s *Stats) Add(o *Stats) {
 	s.DropRNRWait += o.DropRNRWait
 	s.DropInvalidate += o.DropInvalidate
 	s.DropOwn += o.DropOwn
+	s.Strays += o.Strays
+	s.DropStray += o.DropStray
+	s.MADRelayed += o.MADRelayed
 }
