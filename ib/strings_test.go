@@ -154,6 +154,7 @@ func TestStrings(t *testing.T) {
 		{WRFlush, "FLUSH", "IBV_WR_FLUSH"},
 		{WRAtomicWrite, "ATOMIC_WRITE", "IBV_WR_ATOMIC_WRITE"},
 		{WRRegMR, "REG_MR", "IB_WR_REG_MR"},
+		{WRReadWithInv, "RDMA_READ_WITH_INV", "IB_WR_RDMA_READ_WITH_INV"},
 		{WROpcode(12), "WROpcode(12)", "WROpcode(12)"},
 		{WROpcode(99), "WROpcode(99)", "WROpcode(99)"},
 

@@ -200,6 +200,9 @@ const (
 	WRRegMR       WROpcode = 0x20 // IB_WR_REG_MR of the kernel's interface
 	WRFlush       WROpcode = 14   // IBV_WR_FLUSH
 	WRAtomicWrite WROpcode = 15   // IBV_WR_ATOMIC_WRITE
+	// WRReadWithInv is a READ that invalidates a key of this side's before it
+	// completes. The kernel's number for it, 11, is WRDriver1 here, as in libibverbs.
+	WRReadWithInv WROpcode = 0x22
 )
 
 // SendFlags modify a send work request (enum ibv_send_flags).
@@ -492,9 +495,17 @@ type DeviceAttr struct {
 	// MaxFastRegPageListLen is the most pages of a fast registration (kernel:
 	// max_fast_reg_page_list_len).
 	MaxFastRegPageListLen int
-	MaxDMSize             uint64 // device memory in bytes
-	MaxMcastGrp           int
-	MaxMcastQPAttach      int // queue pairs of a group
+	// MaxPIFastRegPageListLen is that of a registration with protection information
+	// (kernel: max_pi_fast_reg_page_list_len); 0: the device knows none.
+	MaxPIFastRegPageListLen int
+	// MaxSGLRd is the number of elements up to which a READ is better left without a
+	// registration (kernel: max_sgl_rd); 0: it always is.
+	MaxSGLRd int
+	// ReadWithInv: the device has WRReadWithInv.
+	ReadWithInv      bool
+	MaxDMSize        uint64 // device memory in bytes
+	MaxMcastGrp      int
+	MaxMcastQPAttach int // queue pairs of a group
 	// MaxTotalMcastQPAttach is the number of queue pairs in groups, summed over the groups.
 	MaxTotalMcastQPAttach int
 	MaxAH                 int

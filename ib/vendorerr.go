@@ -42,6 +42,9 @@ const (
 
 	// Of WCLocQPOpErr of a READ or an atomic.
 	VendorErrNoRDAtomic
+
+	// Of WCLocProtErr of a READ.
+	VendorErrReadSink
 )
 
 var vendorErrText = map[VendorErr]string{
@@ -69,6 +72,7 @@ var vendorErrText = map[VendorErr]string{
 	VendorErrRegRights:           "a region cannot have the rights",
 	VendorErrRegNoMemory:         "the region was given no memory (MR.MapSG)",
 	VendorErrNoRDAtomic:          "the queue pair's MaxRDAtomic is 0",
+	VendorErrReadSink:            "what a READ fills needs ib.AccessRemoteWrite on an iWARP device",
 }
 
 // String says what the code means, or "vendor error 0x12" of unknown ones.

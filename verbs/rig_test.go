@@ -16,6 +16,8 @@ type rig struct {
 	t    testing.TB
 	net  *simnet.Net
 	a, b *node
+
+	limits soft.Limits // of its devices
 }
 
 // node is an open device with a domain and a completion queue.
@@ -50,7 +52,7 @@ func (r *rig) node(name string, mtu int, addrs ...string) *node {
 func (r *rig) nodeOn(port *simnet.Port, name string, mtu int, addrs ...string) *node {
 	r.t.Helper()
 	n := &node{t: r.t, net: r.net, port: port, addr: netip.MustParseAddr(addrs[0])}
-	cfg := soft.Config{Name: name, LinkMTU: mtu, Port: n.port, Clock: r.net.Now, Seed: 1, Manual: true}
+	cfg := soft.Config{Name: name, LinkMTU: mtu, Port: n.port, Clock: r.net.Now, Seed: 1, Manual: true, Limits: r.limits}
 	for _, a := range addrs {
 		cfg.Addrs = append(cfg.Addrs, netip.MustParseAddr(a))
 	}

@@ -30,6 +30,13 @@ func (x *QPEx) RDMAWriteImm(rkey ib.RKey, addr uint64, imm uint32) {
 // names (ibv_wr_rdma_read).
 func (x *QPEx) RDMARead(rkey ib.RKey, addr uint64) { x.remote(ib.WRRDMARead, rkey, addr) }
 
+// RDMAReadInv is RDMARead with the invalidation of a key of this side's, usually that
+// which the READ fills, before its completion (IB_WR_RDMA_READ_WITH_INV of the
+// kernel's interface). Few devices have it: DeviceAttr.ReadWithInv.
+func (x *QPEx) RDMAReadInv(rkey ib.RKey, addr uint64, invalidate ib.RKey) {
+	x.remote(ib.WRReadWithInv, rkey, addr).InvalidateRKey = invalidate
+}
+
 // AtomicCmpSwp begins a compare and swap of 8 bytes of the peer's; the value from
 // before comes into what the setter behind it names (ibv_wr_atomic_cmp_swp).
 func (x *QPEx) AtomicCmpSwp(rkey ib.RKey, addr, compare, swap uint64) {

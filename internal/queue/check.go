@@ -61,18 +61,22 @@ const (
 	// with invalidate on the wire, whatever its table says).
 	opsUD Ops = opsSend | 1<<ib.WRTSO | 1<<ib.WRDriver1
 	opsUC Ops = opsSend | opsWrite | opsMemory | 1<<ib.WRDriver1
-	opsRC Ops = opsUC | opsAtomic | 1<<ib.WRRDMARead | 1<<ib.WRSendWithInv | opsExtended
+	opsRC Ops = opsUC | opsAtomic | 1<<ib.WRRDMARead | 1<<ib.WRSendWithInv | opsExtended | OpsReadInv
 )
 
 // OpsBase is what every device offers: messages, RDMA, atomics, and the local
 // operations on memory.
 const OpsBase = opsSend | opsWrite | opsAtomic | opsMemory | 1<<ib.WRRDMARead | 1<<ib.WRSendWithInv
 
+// OpsReadInv is what a device offers that has READs which invalidate a key.
+const OpsReadInv Ops = 1 << ib.WRReadWithInv
+
 const flagsKnown = ib.SendFence | ib.SendSignaled | ib.SendSolicited | ib.SendInline
 
 // Limits is what a queue pair's send requests are checked against.
 type Limits struct {
 	MaxSGE    int
+	MaxSGERd  int // of READs; 0: MaxSGE too
 	MaxInline int
 	Ops       Ops // opcodes that the device offers
 }
@@ -93,6 +97,9 @@ func Check(wr *driver.SendWR, typ ib.QPType, l *Limits) error {
 	}
 	if len(wr.SGList) > l.MaxSGE {
 		return &WRError{"SGList", syscall.EINVAL, fmt.Sprintf("%d elements, at most %d", len(wr.SGList), l.MaxSGE)}
+	}
+	if l.MaxSGERd != 0 && len(wr.SGList) > l.MaxSGERd && isRead(wr.Opcode) {
+		return &WRError{"SGList", syscall.EINVAL, fmt.Sprintf("%d elements, at most %d of a READ (MaxSGERd)", len(wr.SGList), l.MaxSGERd)}
 	}
 	var total uint64
 	for i := range wr.SGList {
@@ -166,6 +173,8 @@ func opcodeError(op ib.WROpcode, typ ib.QPType) error {
 	}
 	return &WRError{"Opcode", syscall.EINVAL, fmt.Sprintf("unknown opcode %d", op)}
 }
+
+func isRead(op ib.WROpcode) bool { return op == ib.WRRDMARead || op == ib.WRReadWithInv }
 
 // CheckRecv says whether a receive work request may be posted to a queue whose
 // requests have at most maxSGE elements. The error is a *WRError: EINVAL.

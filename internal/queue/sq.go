@@ -30,6 +30,7 @@ type WQE struct {
 	RemoteSRQN uint32
 	Flags      ib.SendFlags
 	Op         ib.WROpcode
+	InvLocal   bool  // a READ that invalidates InvKey, of this side's, before it completes
 	FlushType  uint8 // ib.FlushType and ib.FlushLevel
 	FlushLevel uint8
 	Signaled   bool // a success makes a completion
@@ -167,6 +168,9 @@ func (q *SQ) fill(wr *driver.SendWR) *WQE {
 	w.AH, w.Imm, w.RKey, w.InvKey = wr.AH, wr.ImmData, wr.RKey, wr.InvalidateRKey
 	w.RemoteQPN, w.RemoteQKey, w.Flags, w.Op = wr.RemoteQPN, wr.RemoteQKey, wr.Flags, wr.Opcode
 	w.RemoteSRQN, w.FlushType, w.FlushLevel = wr.RemoteSRQN, uint8(wr.FlushType), uint8(wr.FlushLevel)
+	if w.InvLocal = wr.Opcode == ib.WRReadWithInv; w.InvLocal {
+		w.Op = ib.WRRDMARead
+	}
 	w.Signaled = q.SigAll || wr.Flags&ib.SendSignaled != 0
 	w.FirstPSN, w.LastPSN, w.Started, w.Done, w.Status = 0, 0, false, false, 0
 	return w

@@ -244,6 +244,9 @@ func (r *requester) advance(e *transport.Env, to psn.PSN, stored bool) bool {
 		}
 		r.una = stop
 		if done {
+			if w.InvLocal && !r.endSink(e, w) {
+				return false
+			}
 			b.CompleteSend(e, ib.WCSuccess)
 			r.retireLocal(e)
 		}

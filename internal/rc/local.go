@@ -24,6 +24,16 @@ func (r *requester) beginLocal(e *transport.Env, w *queue.WQE) bool {
 	return true
 }
 
+// endSink invalidates the key of a READ with invalidate, whose data is all here,
+// before its completion. False: it could not be, and the queue pair ends.
+func (r *requester) endSink(e *transport.Env, w *queue.WQE) bool {
+	s := r.b.InvalidateLocal(e, r.b.SQ.Head(), w.InvKey)
+	if s != ib.WCSuccess {
+		r.qp.failSend(e, s)
+	}
+	return s == ib.WCSuccess
+}
+
 // passLocal moves behind the local operation at cur, which is done.
 func (r *requester) passLocal(e *transport.Env) {
 	if r.cur != r.b.SQ.Head() {

@@ -197,6 +197,10 @@ func (r *requester) begin(e *transport.Env, w *queue.WQE) bool {
 		}
 		if w.Op == ib.WRRDMARead {
 			n = r.packets(w.Length)
+			if b.SinkRemoteWrite && !b.SinkWritable(e, w) {
+				b.Fault(r.cur, ib.VendorErrReadSink)
+				return r.stall(e, w, ib.WCLocProtErr)
+			}
 		}
 	default:
 		return r.stall(e, w, ib.WCLocQPOpErr)

@@ -1,6 +1,9 @@
 package transport
 
-import "github.com/verbena-rdma/verbena/ib"
+import (
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/queue"
+)
 
 // Local executes WQE i, a local operation: BIND_MW, LOCAL_INV or REG_MR. All that can be
 // wrong with one is the status MW_BIND_ERR, the standard's memory management
@@ -28,12 +31,29 @@ func (q *QP) Local(e *Env, i uint32) ib.WCStatus {
 			q.Fault(i, e.Mem.FastRegisterFault(q.PD, reg, w.RKey, ib.Access(w.Swap)))
 		}
 	case ib.WRLocalInv:
-		if e.Revoke(func() bool { return e.Mem.Invalidate(q.PD, q.Num, w.InvKey, false) }) {
-			return ib.WCSuccess
-		}
-		q.Fault(i, e.Mem.InvalidateFault(q.PD, q.Num, w.InvKey))
+		return q.InvalidateLocal(e, i, w.InvKey)
 	}
 	return ib.WCMWBindErr
+}
+
+// InvalidateLocal invalidates a key of this side's for WQE i.
+func (q *QP) InvalidateLocal(e *Env, i uint32, key ib.RKey) ib.WCStatus {
+	if e.Revoke(func() bool { return e.Mem.Invalidate(q.PD, q.Num, key, false) }) {
+		return ib.WCSuccess
+	}
+	q.Fault(i, e.Mem.InvalidateFault(q.PD, q.Num, key))
+	return ib.WCMWBindErr
+}
+
+// SinkWritable reports whether the keys of a READ's list grant remote write, as
+// iWARP needs it, where the responder writes to what the READ names.
+func (q *QP) SinkWritable(e *Env, w *queue.WQE) bool {
+	for i := range w.SGL {
+		if w.SGL[i].Length != 0 && !e.Mem.Grants(q.PD, w.SGL[i].LKey, ib.AccessRemoteWrite) {
+			return false
+		}
+	}
+	return true
 }
 
 // Fault notes why WQE i is going to fail, for its completion. A queue pair has one

@@ -28,6 +28,8 @@ type QP struct {
 	SendCQ *queue.CQ
 	RecvCQ *queue.CQ
 	SigAll bool
+	// SinkRemoteWrite: a READ fills memory only that grants remote write (iWARP).
+	SinkRemoteWrite bool
 
 	// Events receives the queue pair's asynchronous events, SRQEvents those of
 	// its shared receive queue.

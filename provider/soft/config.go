@@ -29,6 +29,9 @@ type Config struct {
 	// Port carries the packets. The device closes it.
 	Port port.Port
 
+	// Limits makes it other than devices are by themselves.
+	Limits Limits
+
 	// Clock is a monotonic clock in ns; nil: the system's.
 	Clock func() int64
 	// Seed makes numbers and keys reproducible; 0: random ones.

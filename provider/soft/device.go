@@ -67,6 +67,9 @@ func NewDevice(cfg Config) (*Device, error) {
 	if cfg.LinkMTU == 0 {
 		cfg.LinkMTU = 65536
 	}
+	if err := cfg.Limits.fill(); err != nil {
+		return nil, err
+	}
 	wall := cfg.Clock == nil
 	if wall {
 		cfg.Clock = monotonic
@@ -111,19 +114,20 @@ func (d *Device) random() uint64 {
 // Info implements driver.Device.
 func (d *Device) Info() driver.DeviceInfo {
 	return driver.DeviceInfo{
-		Name: d.cfg.Name, GUID: d.cfg.GUID, NodeType: ib.NodeCA,
-		Transport: "InfiniBand", NetDev: d.cfg.NetDev,
+		Name: d.cfg.Name, GUID: d.cfg.GUID, NodeType: d.cfg.Limits.nodeType(),
+		Transport: d.cfg.Limits.transport(), NetDev: d.cfg.NetDev,
 	}
 }
 
 // Query implements driver.Device.
 func (d *Device) Query() ib.DeviceAttr {
+	l := &d.cfg.Limits
 	return ib.DeviceAttr{
 		FWVer: fwVersion, NodeGUID: d.cfg.GUID, SysImageGUID: d.cfg.GUID,
 		MaxMRSize: 1<<63 - 1, PageSizeCap: 0xFFFFF000, VendorID: vendorID, VendorPartID: vendorPart,
-		MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxSGERd: maxSGE,
+		MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxSGERd: l.MaxSGERd, MaxSGLRd: l.MaxSGLRd,
 		MaxCQ: maxCQ, MaxCQE: maxCQE, MaxMR: maxMR, MaxPD: maxPD, MaxMW: maxMW,
-		MaxFastRegPageListLen: maxFastRegPages, MaxDMSize: maxDMSize,
+		MaxFastRegPageListLen: l.MaxFastRegPages, MaxPIFastRegPageListLen: max(l.MaxPIFastRegPages, 0), ReadWithInv: l.ReadWithInv, MaxDMSize: maxDMSize,
 		MaxQPRDAtom: maxRDAtomic, MaxQPInitRDAtom: maxRDAtomic, MaxResRDAtom: maxRDAtomic * maxQP, AtomicCap: ib.AtomicHCA,
 		MaxAH: maxAH, MaxSRQ: maxSRQ, MaxSRQWR: maxSRQWR, MaxSRQSGE: maxSGE,
 		MaxPKeys: pkeyTableLen, MaxInlineData: maxInline, LocalCAAckDelay: ackDelay,

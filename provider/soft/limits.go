@@ -30,7 +30,8 @@ const (
 	accessQP = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic |
 		ib.AccessMWBind | ib.AccessFlushGlobal | ib.AccessFlushPersistent
 
-	maxFastRegPages = 512 // as Linux's soft RoCE has
+	maxFastRegPages = 512                 // as Linux's soft RoCE has
+	maxPIPages      = maxFastRegPages / 2 // as NICs have it: half is for the protection information
 	maxDMSize       = 64 << 20
 	maxDMLogAlign   = 21
 

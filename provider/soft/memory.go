@@ -49,8 +49,8 @@ type fastMR struct{ *mr }
 
 // AllocMR implements driver.FastRegPD.
 func (p *pd) AllocMR(maxNumSG int) (driver.FastMR, error) {
-	if maxNumSG <= 0 || maxNumSG > maxFastRegPages {
-		return nil, invalid("maxNumSG", "%d, want 1 to %d", maxNumSG, maxFastRegPages)
+	if most := p.dev.cfg.Limits.MaxFastRegPages; maxNumSG <= 0 || maxNumSG > most {
+		return nil, invalid("maxNumSG", "%d, want 1 to %d", maxNumSG, most)
 	}
 	m, err := p.register(p.dev.table.RegisterFast(&p.mem, maxNumSG))
 	if err != nil {

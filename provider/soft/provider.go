@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/trace"
 	"github.com/verbena-rdma/verbena/port/udp"
 	"github.com/verbena-rdma/verbena/verbs/driver"
@@ -29,6 +28,7 @@ type Provider struct {
 	shards int
 	spin   time.Duration
 	trace  trace.Recorder
+	limits Limits
 
 	capture *Capture
 }
@@ -74,7 +74,7 @@ func (p *Provider) Devices(context.Context) ([]driver.DeviceInfo, error) {
 	list := make([]driver.DeviceInfo, len(cfgs))
 	for i, c := range cfgs {
 		list[i] = driver.DeviceInfo{
-			Name: c.Name, GUID: c.GUID, NodeType: ib.NodeCA, Transport: "InfiniBand", NetDev: c.NetDev,
+			Name: c.Name, GUID: c.GUID, NodeType: p.limits.nodeType(), Transport: p.limits.transport(), NetDev: c.NetDev,
 		}
 	}
 	return list, nil
@@ -163,7 +163,7 @@ func (p *Provider) configs() ([]Config, error) {
 		}
 		c := Config{
 			Name: namePrefix + i.Name, NetDev: i.Name, IfIndex: i.Index, GUID: guid(&i),
-			LinkMTU: i.MTU, Addrs: addrs, Shards: p.shards, WaitSpin: p.spin, Logger: p.log,
+			LinkMTU: i.MTU, Addrs: addrs, Shards: p.shards, WaitSpin: p.spin, Logger: p.log, Limits: p.limits,
 			Trace: p.trace, Capture: p.capture, FixedAddrs: fixed, Watch: watchNetdev(i.Index),
 		}
 		// By the interface, not by its addresses, which may have been replaced.

@@ -96,7 +96,9 @@ func (d *Device) CreateQP(p driver.PD, attr *driver.QPInitAttr, ev driver.EventS
 	}
 	attr.Cap.MaxSendWR = uint32(q.SQ.Cap())
 	q.cap = attr.Cap
-	q.limits = queue.Limits{MaxSGE: int(attr.Cap.MaxSendSGE), MaxInline: int(attr.Cap.MaxInlineData), Ops: queue.OpsBase | queue.OpsExtended}
+	l := &d.cfg.Limits
+	q.limits = queue.Limits{MaxSGE: int(attr.Cap.MaxSendSGE), MaxSGERd: l.MaxSGERd, MaxInline: int(attr.Cap.MaxInlineData), Ops: l.ops()}
+	q.SinkRemoteWrite = l.IWARP
 	switch attr.Type {
 	case ib.RC, ib.XRCSend:
 		rc.New(&q.QP)

@@ -1,0 +1,85 @@
+package mem
+
+import (
+	"bytes"
+	"errors"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/verbena-rdma/verbena/ib"
+)
+
+// Any part of a range of any slices, with gaps that pages would not allow, is the
+// right bytes; peers have no right to it.
+func TestContiguousRange(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tab, pd, other := NewTable(4, 1), NewPD(), NewPD()
+		defer tab.Close()
+		b := pages(4)
+		var list [][]byte
+		for range rapid.IntRange(1, 8).Draw(t, "slices") {
+			from := rapid.IntRange(0, len(b)-1).Draw(t, "from")
+			n := rapid.IntRange(1, min(5000, len(b)-from)).Draw(t, "length")
+			list = append(list, b[from:from+n])
+		}
+		r, err := tab.RegisterList(pd, list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := join(list)
+		if r.Length() != uint64(len(all)) || r.Addr() != Address(list[0]) {
+			t.Fatalf("%d bytes at %#x", r.Length(), r.Addr())
+		}
+		off := rapid.IntRange(0, len(all)-1).Draw(t, "offset")
+		n := rapid.IntRange(1, len(all)-off).Draw(t, "bytes")
+		out, ok := tab.Local(pd, r.LKey(), r.Addr()+uint64(off), uint64(n), true, nil)
+		if !ok || !bytes.Equal(join(out), all[off:off+n]) {
+			t.Fatal("other bytes")
+		}
+		if _, ok := tab.Local(pd, r.LKey(), r.Addr()+uint64(off), uint64(len(all)-off+1), false, nil); ok {
+			t.Fatal("a byte too far")
+		}
+		if reach(tab, pd, 1, r.RKey(), r.Addr(), 1, ib.AccessRemoteRead) || reach(tab, pd, 1, r.RKey(), r.Addr(), 1, ib.AccessRemoteWrite) {
+			t.Fatal("a peer reaches it")
+		}
+		if !tab.Grants(pd, r.LKey(), ib.AccessLocalWrite) || tab.Grants(pd, r.LKey(), ib.AccessRemoteWrite) ||
+			tab.Grants(other, r.LKey(), 0) || tab.Grants(pd, r.LKey()^1, 0) {
+			t.Fatal("rights")
+		}
+		tab.Release(r)
+		if pd.Refs() != 0 || tab.Grants(pd, r.LKey(), 0) {
+			t.Fatal("lives after it was released")
+		}
+	})
+}
+
+func TestContiguousRangeRefuses(t *testing.T) {
+	tab, pd, gone := newTable(t, 1), NewPD(), NewPD()
+	if err := gone.Deallocate(); err != nil {
+		t.Fatal(err)
+	}
+	one := [][]byte{make([]byte, 8)}
+	for what, list := range map[string][][]byte{"nothing": nil, "an empty slice": {one[0], nil}} {
+		if _, err := tab.RegisterList(pd, list); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := tab.RegisterList(gone, one); !errors.Is(err, syscall.EINVAL) {
+		t.Error(err)
+	}
+	r, err := tab.RegisterList(pd, one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tab.RegisterList(pd, one); !errors.Is(err, syscall.ENOMEM) {
+		t.Error(err)
+	}
+	runtime.GC() // a pinner that was lost would end the process
+	tab.Release(r)
+	if pd.Refs() != 0 {
+		t.Error("the domain is still in use")
+	}
+}
