@@ -16,6 +16,7 @@ var wrOpcodeWords = []word{
 	WRFlush:             {"FLUSH", "IBV_WR_FLUSH"},
 	WRAtomicWrite:       {"ATOMIC_WRITE", "IBV_WR_ATOMIC_WRITE"},
 	WRRegMR:             {"REG_MR", "IB_WR_REG_MR"},
+	WRRegMRIntegrity:    {"REG_MR_INTEGRITY", "IB_WR_REG_MR_INTEGRITY"},
 	WRReadWithInv:       {"RDMA_READ_WITH_INV", "IB_WR_RDMA_READ_WITH_INV"},
 }
 

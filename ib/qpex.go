@@ -25,10 +25,11 @@ func (t SRQType) Name() string { return name(srqTypeWords, "SRQType", int(t)) }
 // QPCreateFlags change what a queue pair does (enum ibv_qp_create_flags).
 type QPCreateFlags uint32
 
-// Creation flags. Those behind the first are about Ethernet frames, which only
+// Creation flags. Those behind the first two are about Ethernet frames, which only
 // RawPacket queue pairs of hardware see.
 const (
 	QPCreateBlockSelfMcastLB   QPCreateFlags = 1 << 1 // no own datagrams to a multicast group
+	QPCreateIntegrityEn        QPCreateFlags = 1 << 4 // signature regions (the kernel's IB_QP_CREATE_INTEGRITY_EN)
 	QPCreateScatterFCS         QPCreateFlags = 1 << 8
 	QPCreateCVLANStripping     QPCreateFlags = 1 << 9
 	QPCreateSourceQPN          QPCreateFlags = 1 << 10
@@ -37,6 +38,7 @@ const (
 
 var qpCreateNames = []flagName{
 	{uint32(QPCreateBlockSelfMcastLB), "BLOCK_SELF_MCAST_LB"},
+	{uint32(QPCreateIntegrityEn), "INTEGRITY_EN"},
 	{uint32(QPCreateScatterFCS), "SCATTER_FCS"},
 	{uint32(QPCreateCVLANStripping), "CVLAN_STRIPPING"},
 	{uint32(QPCreateSourceQPN), "SOURCE_QPN"},

@@ -114,7 +114,7 @@ func (p *PD) AllocMR(maxNumSG int) (*MR, error) {
 		return fast, err
 	})
 	if m != nil {
-		m.fast = fast
+		m.fast, m.live = fast, fast
 	}
 	return m, err
 }

@@ -40,6 +40,7 @@ type MR struct {
 	cur  atomic.Pointer[registration]
 	null bool          // has every address
 	fast driver.FastMR // nil: not one for fast registration
+	live driver.MR     // nil: keys, address and length change by calls only, and cur tells them
 }
 
 // registration is what a region is now.
@@ -116,8 +117,8 @@ func (m *MR) PD() *PD { return m.cur.Load().pd }
 
 // LKey names the region in the scatter/gather elements of this side.
 func (m *MR) LKey() ib.LKey {
-	if m.fast != nil {
-		return m.fast.LKey()
+	if m.live != nil {
+		return m.live.LKey()
 	}
 	return m.cur.Load().lkey
 }
@@ -125,24 +126,24 @@ func (m *MR) LKey() ib.LKey {
 // RKey names the region for the peer. That of a region for fast registration is
 // the one of the last WRRegMR that was executed.
 func (m *MR) RKey() ib.RKey {
-	if m.fast != nil {
-		return m.fast.RKey()
+	if m.live != nil {
+		return m.live.RKey()
 	}
 	return m.cur.Load().rkey
 }
 
 // Addr is the address of the first byte, for both sides.
 func (m *MR) Addr() uint64 {
-	if m.fast != nil {
-		return m.fast.Addr()
+	if m.live != nil {
+		return m.live.Addr()
 	}
 	return m.cur.Load().addr
 }
 
 // Length is the number of bytes.
 func (m *MR) Length() uint64 {
-	if m.fast != nil {
-		return m.fast.Length()
+	if m.live != nil {
+		return m.live.Length()
 	}
 	return m.cur.Load().size
 }
@@ -157,8 +158,8 @@ func (m *MR) Bytes() []byte { return m.cur.Load().b }
 func (m *MR) SGE(offset, length int) SGE {
 	var addr, size uint64
 	var key ib.LKey
-	if m.fast != nil {
-		addr, size, key = m.fast.Addr(), m.fast.Length(), m.fast.LKey()
+	if m.live != nil {
+		addr, size, key = m.live.Addr(), m.live.Length(), m.live.LKey()
 	} else {
 		r := m.cur.Load()
 		addr, size, key = r.addr, r.size, r.lkey

@@ -18,7 +18,10 @@ type QPInitAttr struct {
 	SQSigAll       bool // every send completes, as if it were ib.SendSignaled
 	// BlockSelfMcastLB keeps a datagram to a multicast group from its own sender.
 	BlockSelfMcastLB bool
-	UserContext      any // what QP.UserContext returns
+	// IntegrityEn lets the queue pair register signature regions (kernel:
+	// IB_QP_CREATE_INTEGRITY_EN).
+	IntegrityEn bool
+	UserContext any // what QP.UserContext returns
 }
 
 // QP is a queue pair (struct ibv_qp).
@@ -78,6 +81,7 @@ func (p *PD) CreateQP(attr *QPInitAttr) (*QP, error) {
 	d := driver.QPInitAttr{
 		SendCQ: attr.SendCQ.cq, Cap: attr.Cap, Type: attr.Type,
 		SQSigAll: attr.SQSigAll, BlockSelfMcastLB: attr.BlockSelfMcastLB,
+		IntegrityEn: attr.IntegrityEn,
 	}
 	if q.init.RecvCQ != nil {
 		d.RecvCQ = q.init.RecvCQ.cq

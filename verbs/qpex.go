@@ -44,6 +44,7 @@ func (c *Context) CreateQPEx(attr *QPInitAttrEx) (*QP, error) {
 		return q, err
 	}
 	own := attr.QPInitAttr
+	own.IntegrityEn = own.IntegrityEn || attr.CreateFlags&ib.QPCreateIntegrityEn != 0
 	own.BlockSelfMcastLB = own.BlockSelfMcastLB || attr.CreateFlags&ib.QPCreateBlockSelfMcastLB != 0
 	q, err := attr.PD.CreateQP(&own)
 	if err != nil {
@@ -55,12 +56,13 @@ func (c *Context) CreateQPEx(attr *QPInitAttrEx) (*QP, error) {
 
 func checkQPEx(op string, c *Context, attr *QPInitAttrEx) error {
 	const ethernet = ib.QPCreateScatterFCS | ib.QPCreateCVLANStripping | ib.QPCreatePCIWriteEndPadding
+	const known = ib.QPCreateBlockSelfMcastLB | ib.QPCreateIntegrityEn | ethernet | ib.QPCreateSourceQPN
 	no := func(param, why string) error { return paramErr(op, param, why, syscall.EOPNOTSUPP) }
 	bad := func(param, why string) error { return paramErr(op, param, why, syscall.EINVAL) }
 	f := attr.CreateFlags
 	switch {
-	case f&^(ib.QPCreateBlockSelfMcastLB|ethernet|ib.QPCreateSourceQPN) != 0:
-		return bad("CreateFlags", fmt.Sprintf("unknown flags %v", f&^(ib.QPCreateBlockSelfMcastLB|ethernet|ib.QPCreateSourceQPN)))
+	case f&^known != 0:
+		return bad("CreateFlags", fmt.Sprintf("unknown flags %v", f&^known))
 	case f&ib.QPCreateSourceQPN != 0:
 		return no("CreateFlags", "SOURCE_QPN: packets carry the queue pair's own number")
 	case attr.SourceQPN != 0:

@@ -78,6 +78,12 @@ func (x *QPEx) BindMW(rkey ib.RKey, bind *BindInfo) { x.bind(ib.WRBindMW, rkey, 
 // setters.
 func (x *QPEx) RegMR(rkey ib.RKey, bind *BindInfo) { x.bind(ib.WRRegMR, rkey, bind) }
 
+// RegMRIntegrity registers what a signature region was given; rkey is its key from
+// then on (IB_WR_REG_MR_INTEGRITY of the kernel's interface). It has no setters.
+func (x *QPEx) RegMRIntegrity(rkey ib.RKey, bind *BindInfo) {
+	x.bind(ib.WRRegMRIntegrity, rkey, bind)
+}
+
 func (x *QPEx) bind(op ib.WROpcode, rkey ib.RKey, bind *BindInfo) {
 	wr := x.local(op)
 	wr.RKey, wr.Bind = rkey, bind
@@ -109,7 +115,7 @@ func (x *QPEx) payload(setter string) *SendWR {
 }
 
 // opsBare are the opcodes without payload, or with their own.
-const opsBare = 1<<ib.WRFlush | 1<<ib.WRAtomicWrite | 1<<ib.WRBindMW | 1<<ib.WRRegMR | 1<<ib.WRLocalInv
+const opsBare = 1<<ib.WRFlush | 1<<ib.WRAtomicWrite | 1<<ib.WRBindMW | 1<<ib.WRRegMR | 1<<ib.WRRegMRIntegrity | 1<<ib.WRLocalInv
 
 // noPayload says why the newest request takes none.
 func (x *QPEx) noPayload(setter string) {

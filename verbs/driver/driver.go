@@ -111,6 +111,7 @@ type QPInitAttr struct {
 	Type             ib.QPType
 	SQSigAll         bool
 	BlockSelfMcastLB bool
+	IntegrityEn      bool // WRRegMRIntegrity may be posted
 	XRCD             XRCD // of a queue pair of type XRCRecv
 }
 
