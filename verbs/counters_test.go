@@ -248,6 +248,9 @@ var elsewhere = map[string]string{
 	"drop_other_interface":           "counters_test.go:TestCountersOfPort",
 	"drop_socket_buffer":             "counters_test.go:TestCountersOfPort",
 	"offload_failures":               "counters_test.go:TestCountersOfPort",
+	"stray_pkts":                     "counters_share_test.go:TestStraysAreCounted",
+	"drop_stray":                     "counters_share_test.go:TestStraysAreCounted",
+	"relayed_mads":                   "counters_share_test.go:TestStraysAreCounted",
 }
 
 // Each counter is provoked, and rises alone: of the device, and of the queue pair

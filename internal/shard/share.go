@@ -15,6 +15,10 @@ import (
 // foreign is what parse finds for a packet to a queue pair of another process.
 var foreign = new(member)
 
+// Numbers tells which queue pair numbers this process may give: every n with
+// n&mask == bits, as [port.Sharer] has it.
+func (e *Engine) Numbers() (bits, mask ib.QPN) { return e.bits, e.mask }
+
 // destQP is the queue pair number in a segment's BTH, which is there.
 func destQP(seg []byte) ib.QPN {
 	return ib.QPN(seg[5])<<16 | ib.QPN(seg[6])<<8 | ib.QPN(seg[7])

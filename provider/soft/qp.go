@@ -122,11 +122,13 @@ func (d *Device) addQP(q *qp) {
 	}
 }
 
-// newQPN picks an unpredictable number; 0, 1 and the multicast number are not
-// for queue pairs, small ones are left to people who type them.
+// newQPN picks an unpredictable number, of those that this process has where
+// several share the addresses; 0, 1 and the multicast number are not for queue
+// pairs, small ones are left to people who type them.
 func (d *Device) newQPN() ib.QPN {
+	bits, mask := d.eng.Numbers()
 	for {
-		if n := ib.QPN(d.random() & 0xFFFFFF); n > 0xFF && n != ib.QPNMulticast {
+		if n := ib.QPN(d.random())&0xFFFFFF&^mask | bits; n > 0xFF && n != ib.QPNMulticast {
 			return n
 		}
 	}
