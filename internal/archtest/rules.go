@@ -42,7 +42,7 @@ func Verbena() Rules {
 				"verbs/driver",
 			},
 			2: {"internal/transport", "internal/rc", "internal/ud", "internal/cm"},
-			3: {"internal/shard", "internal/port", "port/*", "internal/capture"},
+			3: {"internal/shard", "internal/port", "port/*", "internal/capture", "internal/host"},
 			4: {"provider/*"},
 			// layers knows no device: it stands here because it is public, and gopacket, whose types it has, is allowed above floor 2 only.
 			5: {"verbs", "rdmacm", "rdmarw", "rdma", "layers"},
@@ -62,6 +62,7 @@ func Verbena() Rules {
 			{"internal/ud", "internal/transport"},
 			{"internal/shard", "internal/port"},
 			{"port/*", "internal/port"},
+			{"port/*", "internal/host"}, // sockets that several processes share
 			{"rdmacm", "verbs"},
 			{"rdmarw", "verbs"},
 			{"rdma", "verbs"},
@@ -79,7 +80,7 @@ func Verbena() Rules {
 			// What Go programs that look at packets use; of ours the layers package only.
 			"github.com/gopacket/gopacket",
 		},
-		Unsafe:   []string{"internal/ring", "internal/mem", "port/udp", "bench/..."},
+		Unsafe:   []string{"internal/ring", "internal/mem", "internal/host", "port/udp", "bench/..."},
 		MaxLines: 800,
 	}
 }

@@ -1,0 +1,37 @@
+package host
+
+import (
+	"errors"
+	"net"
+	"syscall"
+)
+
+// Why a process cannot be a member. Each matches an errno.
+var (
+	// ErrClosed: the group was left. It matches net.ErrClosed.
+	ErrClosed = &reason{"host: the group was left", net.ErrClosed}
+	// ErrFull: all slots are taken, EUSERS.
+	ErrFull = &reason{"host: 127 members share the interface already", syscall.EUSERS}
+	// ErrForeign: another user, or another user namespace, EPERM.
+	ErrForeign = &reason{"host: the interface's addresses are shared by processes of another user or user namespace", syscall.EPERM}
+	// ErrVersion: another version of this library, whose layout is another one, EPROTO.
+	ErrVersion = &reason{"host: the interface's addresses are shared by processes with another version of this library", syscall.EPROTO}
+	// ErrSilent: none of those who share answers, as when all are stopped, ETIMEDOUT.
+	ErrSilent = &reason{"host: the processes that share the interface's addresses do not answer; they may be stopped", syscall.ETIMEDOUT}
+	// ErrDescriptors: too few descriptors may be open (RLIMIT_NOFILE), EMFILE.
+	ErrDescriptors = &reason{"host: too few file descriptors may be open, see RLIMIT_NOFILE", syscall.EMFILE}
+	// ErrAddrs: MaxAddrs addresses are in use already, ENOSPC.
+	ErrAddrs = &reason{"host: 32 addresses of the interface are in use already", syscall.ENOSPC}
+	// ErrUnsupported: not on this system, EOPNOTSUPP.
+	ErrUnsupported = &reason{"host: sharing addresses is not supported on this system", errors.ErrUnsupported}
+)
+
+// reason is an error with the errno that it matches.
+type reason struct {
+	text string
+	is   error
+}
+
+func (r *reason) Error() string { return r.text }
+
+func (r *reason) Unwrap() error { return r.is }
