@@ -36,7 +36,7 @@ func Verbena() Rules {
 	return Rules{
 		Module: "github.com/verbena-rdma/verbena",
 		Floors: [][]string{
-			0: {"ib", "internal/psn", "internal/crc", "internal/wire/*"},
+			0: {"ib", "internal/psn", "internal/crc", "internal/pi", "internal/wire/*"},
 			1: {
 				"internal/queue", "internal/ring", "internal/mem", "internal/pkt", "internal/timer", "internal/trace",
 				"verbs/driver",
@@ -50,6 +50,7 @@ func Verbena() Rules {
 		},
 		Sideways: []Edge{
 			{"ib", "internal/psn"},
+			{"internal/pi", "ib"},
 			{"internal/wire/*", "ib"},
 			{"internal/wire/*", "internal/psn"},
 			{"internal/wire/*", "internal/crc"}, // the ICRC
