@@ -1,6 +1,7 @@
 package rdmacm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -17,9 +18,9 @@ import (
 // no privilege.
 //
 // EINVAL: it is bound already, or the zone is missing; EADDRNOTAVAIL: no device has
-// the address, or no port is free; EADDRINUSE: the port is in use (with a wildcard it
-// matches EADDRNOTAVAIL too, which is what Linux says then); EAFNOSUPPORT: not an IP
-// address; ENODEV: there is no device.
+// the address, or no port is free; EADDRINUSE: the port is in use, by this process or
+// another one of the host that shares the address (with a wildcard it matches EADDRNOTAVAIL too, which is
+// what Linux says then); EAFNOSUPPORT: not an IP address; ENODEV: there is no device.
 func (id *ID) Bind(addr netip.AddrPort) error {
 	const op = "bind_addr"
 	if err := id.m.open(context.Background()); err != nil {
@@ -67,7 +68,7 @@ func (id *ID) bind(addr netip.AddrPort) error {
 			a = d.withZone(a.WithZone("")) // by name, however it was written
 		}
 	}
-	if err := id.m.reserve(id, netip.AddrPortFrom(a, addr.Port())); err != nil {
+	if err := id.m.reserve(id, d, netip.AddrPortFrom(a, addr.Port())); err != nil {
 		return err
 	}
 	if d != nil {
@@ -96,9 +97,9 @@ func (id *ID) serviceID(port uint16) uint64 { return mad.ServiceID(uint16(id.ps)
 // if it is bound to a wildcard, also on addresses that devices get later. An ID that
 // is not bound gets 0.0.0.0 and a free port. backlog is the number of requests
 // that may wait to be fetched; 0: 1,024, fewer than 128 count as 128. What comes beyond is
-// not refused: the peer tries again, but only after some seconds. EINVAL: wrong state; EADDRINUSE: another ID is
-// bound to the same, which SetReuseAddr has allowed, or another process has the address of the
-// device.
+// not refused: the peer tries again, but only after some seconds. EINVAL: wrong state; EADDRINUSE: another ID, of
+// this process or another one, is bound to the same, which SetReuseAddr has allowed, or somebody who does not share
+// it has the address of the device.
 func (id *ID) Listen(backlog int) error {
 	const op = "listen"
 	if err := id.m.open(context.Background()); err != nil {
@@ -139,10 +140,14 @@ func (id *ID) listen(backlog int) error {
 			}
 		}
 	}
+	if err := id.announce(); err != nil {
+		return err
+	}
 	var first error
 	for _, d := range devs {
-		if err := id.listenOn(d, backlog); err != nil && first == nil {
-			first = err
+		if err := id.listenOn(d, backlog); err != nil {
+			id.withdraw(d)
+			first = cmp.Or(first, err)
 		}
 	}
 	if len(id.listens) == 0 {

@@ -23,6 +23,7 @@ type device struct {
 	own   bool // the manager has opened it
 	attr  ib.DeviceAttr
 	agent driver.MADAgent
+	names driver.NameSharer // nil: no other process has the addresses
 	cm    *cm.Manager
 	mad   driver.MAD // scratch
 
@@ -135,12 +136,18 @@ func (m *Manager) newDevice(c *verbs.Context, own bool) (*device, error) {
 	if d.pd, err = c.AllocPD(); err != nil {
 		return nil, errors.Join(err, d.agent.Close())
 	}
-	d.cm = cm.New(cm.Config{Rand: m.rand, CAGUID: d.attr.NodeGUID, ACKDelay: d.attr.LocalCAAckDelay})
+	cfg := cm.Config{Rand: m.rand, CAGUID: d.attr.NodeGUID, ACKDelay: d.attr.LocalCAAckDelay}
+	if d.names, ok = d.agent.(driver.NameSharer); ok {
+		cfg.IDBits, cfg.IDMask = d.names.CommIDs()
+		cfg.Record = d.record
+	}
+	d.cm = cm.New(cfg)
 	return d, nil
 }
 
 // close ends the device's part; the manager is not running any more.
 func (d *device) close() error {
+	d.forget()
 	err := d.agent.Close()
 	if d.xrcd != nil {
 		err = errors.Join(err, d.xrcd.Close())

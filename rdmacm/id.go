@@ -51,6 +51,7 @@ type ID struct {
 	port     uint8
 	src, dst netip.AddrPort
 	holds    bool // has an entry in Manager.ports
+	claims   []claim
 	route    []PathRecord
 
 	listens []listening
@@ -332,6 +333,7 @@ func (id *ID) unlisten() {
 	for _, l := range id.listens {
 		l.d.cm.Unlisten(l.l)
 	}
+	id.withdraw(nil)
 	id.listens = nil
 }
 

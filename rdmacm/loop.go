@@ -146,6 +146,7 @@ func (d *device) after(now int64) {
 func (d *device) vanish() {
 	d.gone = true
 	for id := range d.m.ids {
+		id.unclaim(d)
 		if id.dev != d {
 			continue
 		}
@@ -159,6 +160,7 @@ func (d *device) vanish() {
 			id.push(&Event{ID: id, Type: EventDeviceRemoval})
 		}
 	}
+	d.forget()
 	d.cm.Outgoing()
 	d.cm.Events()
 }

@@ -30,7 +30,8 @@ func (id *ID) TOS() uint8 { return get(id, func() uint8 { return id.tos }) }
 
 // SetReuseAddr allows other IDs that allow it too to be bound to the same address and
 // port (RDMA_OPTION_ID_REUSEADDR). To listen an ID must be the only one there, and it does not
-// share from then on. EINVAL: the ID listens.
+// share from then on. For other processes at the same addresses counts what it was at Bind. EINVAL:
+// the ID listens.
 func (id *ID) SetReuseAddr(on bool) error {
 	return id.option(func() error {
 		if id.state == stateListen {
@@ -45,7 +46,7 @@ func (id *ID) SetReuseAddr(on bool) error {
 func (id *ID) ReuseAddr() bool { return get(id, func() bool { return id.reuse }) }
 
 // SetAFOnly keeps an ID that is bound to :: from IPv4 (RDMA_OPTION_ID_AFONLY). EINVAL: it
-// listens or is resolved already.
+// listens or is resolved already. Other processes heed what it was at Bind.
 func (id *ID) SetAFOnly(on bool) error {
 	return id.option(func() error {
 		if id.state != stateIdle && id.state != stateBound {

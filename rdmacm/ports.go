@@ -1,10 +1,13 @@
 package rdmacm
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"syscall"
+
+	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
 // Ephemeral ports, as Linux has them by default.
@@ -19,9 +22,15 @@ const (
 type portError struct {
 	addr     netip.AddrPort
 	wildcard bool
+	why      error // of another process; nil: an ID of this one
 }
 
-func (e *portError) Error() string { return e.addr.String() + ": " + syscall.EADDRINUSE.Error() }
+func (e *portError) Error() string {
+	if e.why != nil {
+		return e.addr.String() + ": " + e.why.Error()
+	}
+	return e.addr.String() + ": " + syscall.EADDRINUSE.Error()
+}
 
 // Unwrap gives the errnos.
 func (e *portError) Unwrap() []error {
@@ -44,9 +53,9 @@ func (m *Manager) conflict(id *ID, at netip.AddrPort, reuse bool) error {
 		}
 		switch {
 		case a.IsUnspecified() || b.IsUnspecified():
-			return &portError{at, true}
+			return &portError{addr: at, wildcard: true}
 		case a == b || a.WithZone("") == b.WithZone("") && (a.Zone() == "" || b.Zone() == ""):
-			return &portError{at, false}
+			return &portError{addr: at}
 		}
 	}
 	return nil
@@ -55,12 +64,19 @@ func (m *Manager) conflict(id *ID, at netip.AddrPort, reuse bool) error {
 // only reports whether an ID keeps to its address family.
 func (id *ID) only() bool { return id.afOnly || id.src.Addr().Is4() }
 
-// reserve gives id its address and port, a free one for port 0. The caller holds mu.
-func (m *Manager) reserve(id *ID, at netip.AddrPort) error {
+// reserve gives id its address and port, a free one for port 0, among all processes that
+// have the addresses: of the device, nil: of all devices. The caller holds mu.
+func (m *Manager) reserve(id *ID, d *device, at netip.AddrPort) error {
 	old := id.src
 	id.src = at
 	if at.Port() != 0 {
-		if err := m.conflict(id, at, id.reuse); err != nil {
+		err := m.conflict(id, at, id.reuse)
+		if err == nil {
+			if err = id.claim(d, at, 0); err != nil {
+				err = claimError(at, err)
+			}
+		}
+		if err != nil {
 			id.src = old
 			return err
 		}
@@ -71,11 +87,20 @@ func (m *Manager) reserve(id *ID, at netip.AddrPort) error {
 	first := int(m.rand() % n)
 	for i := range n {
 		p := uint16(portMin + (first+i)%n)
-		if len(m.ports[id.ps][p]) == 0 {
-			id.src = netip.AddrPortFrom(at.Addr(), p)
-			m.hold(id)
-			return nil
+		if len(m.ports[id.ps][p]) > 0 {
+			continue
 		}
+		at := netip.AddrPortFrom(at.Addr(), p)
+		switch err := id.claim(d, at, driver.ClaimUnused); {
+		case errors.Is(err, syscall.EADDRINUSE):
+			continue
+		case err != nil:
+			id.src = old
+			return err
+		}
+		id.src = at
+		m.hold(id)
+		return nil
 	}
 	id.src = old
 	return fmt.Errorf("no port is free: %w", syscall.EADDRNOTAVAIL)
@@ -97,6 +122,7 @@ func (id *ID) release() {
 		return
 	}
 	id.holds = false
+	id.unclaim(nil)
 	space, p := id.m.ports[id.ps], id.src.Port()
 	if rest := slices.DeleteFunc(space[p], func(o *ID) bool { return o == id }); len(rest) > 0 {
 		space[p] = rest

@@ -67,6 +67,12 @@ func (id *ID) resolve(src, dst netip.AddrPort) error {
 		return fmt.Errorf("dst: %s and the source %s are of different families: %w", to, from.Addr(), syscall.EINVAL)
 	}
 	if id.state == stateIdle {
+		if from.Addr().IsUnspecified() && from.Port() == 0 {
+			// At once where it will be: no other device has to know of the port.
+			if a, err := id.m.way(from.Addr(), to); err == nil {
+				from = netip.AddrPortFrom(a, 0)
+			}
+		}
 		if err := id.bind(from); err != nil {
 			return err
 		}
@@ -95,11 +101,21 @@ func (id *ID) resolve(src, dst netip.AddrPort) error {
 		}
 		id.src = netip.AddrPortFrom(a, id.src.Port())
 		id.attach(d)
+		id.narrow()
 	}
 	id.dst = netip.AddrPortFrom(to, dst.Port())
 	id.state = stateAddrResolved
 	id.push(&Event{ID: id, Type: EventAddrResolved})
 	return nil
+}
+
+// way is the own address from which a destination is reached. The caller holds mu.
+func (m *Manager) way(src, dst netip.Addr) (netip.Addr, error) {
+	dst, err := m.destination(src, dst)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	return m.source(dst)
 }
 
 // destination is what a destination stands for: an unspecified one is this host. The
