@@ -155,7 +155,11 @@ func (c *Ctx) putBack() {
 			// too often does no harm: the key is free already then.
 			r.inv = true
 		}
-		c.qp.mrs.put(r.region)
+		if r.sig != nil {
+			c.qp.sigMRs.put(r.region)
+		} else {
+			c.qp.mrs.put(r.region)
+		}
 	}
 }
 

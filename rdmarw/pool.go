@@ -13,7 +13,8 @@ import (
 // region is a memory region for fast registration that belongs to a pool.
 type region struct {
 	mr  *verbs.MR
-	inv bool // it is registered: its key is to be invalidated before the next registration
+	sig *verbs.SigMR // what mr is a part of; nil: not a signature region
+	inv bool         // it is registered: its key is to be invalidated before the next registration
 }
 
 // nextKey is the key of the next registration. The last 8 bits of a key are the
@@ -29,13 +30,13 @@ type pool struct {
 }
 
 // fill makes n regions. On failure there are none.
-func (p *pool) fill(n int, alloc func() (*verbs.MR, error)) error {
+func (p *pool) fill(n int, alloc func() (*region, error)) error {
 	for range n {
-		mr, err := alloc()
+		r, err := alloc()
 		if err != nil {
 			return errors.Join(err, p.drain())
 		}
-		p.free = append(p.free, &region{mr: mr})
+		p.free = append(p.free, r)
 		p.size++
 	}
 	return nil
@@ -67,13 +68,18 @@ func (p *pool) left() (free, size int) {
 	return len(p.free), p.size
 }
 
-// drain ends the regions. EBUSY: contexts have some, and nothing has changed.
+// idle is EBUSY while contexts have regions.
+func (p *pool) idle() error {
+	if free, size := p.left(); free < size {
+		return fmt.Errorf("contexts still have %d memory regions, they are to be destroyed first: %w", size-free, syscall.EBUSY)
+	}
+	return nil
+}
+
+// drain ends the regions that are in the pool.
 func (p *pool) drain() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if used := p.size - len(p.free); used > 0 {
-		return fmt.Errorf("contexts still have %d memory regions, they are to be destroyed first: %w", used, syscall.EBUSY)
-	}
 	for n := len(p.free); n > 0; n = len(p.free) {
 		if err := p.free[n-1].mr.Dereg(); err != nil {
 			return err

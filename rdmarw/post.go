@@ -88,7 +88,11 @@ func (c *Ctx) register(r *registration, e *verbs.SGE, wr *verbs.SendWR) {
 	if r.owed {
 		c.wrs = append(c.wrs, verbs.SendWR{Opcode: ib.WRLocalInv, InvalidateRKey: r.mr.RKey()})
 	}
-	c.wrs = append(c.wrs, verbs.SendWR{Opcode: ib.WRRegMR, RKey: r.key, Bind: &r.bind})
+	op := ib.WRRegMR
+	if r.sig != nil {
+		op = ib.WRRegMRIntegrity
+	}
+	c.wrs = append(c.wrs, verbs.SendWR{Opcode: op, RKey: r.key, Bind: &r.bind})
 	e.LKey = ib.LKey(r.key)
 	if c.kind == KindMR && c.dir == DMAFromDevice && c.qp.readInv {
 		wr.Opcode, wr.InvalidateRKey = ib.WRReadWithInv, r.key

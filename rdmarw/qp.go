@@ -48,8 +48,10 @@ type QP struct {
 	maxRead  int // elements of a READ (kernel: qp.max_read_sge)
 	perMR    int // elements of a region
 
-	mrs      pool
-	noContig atomic.Bool // the device makes no contiguous mappings
+	integrity bool
+	mrs       pool
+	sigMRs    pool
+	noContig  atomic.Bool // the device makes no contiguous mappings
 }
 
 // device is what of a device decides on work requests.
@@ -98,7 +100,7 @@ func MRFactor(dev *verbs.Context, port uint8, maxPages int, force bool) int {
 func MaxSendWR(dev *verbs.Context, attr *QPInitAttr) uint32 {
 	d := deviceOf(dev)
 	factor := uint64(1)
-	if d.canUseMR(attr.ForceMR) {
+	if attr.IntegrityEn || d.canUseMR(attr.ForceMR) {
 		factor = 3
 	}
 	return uint32(min(factor*uint64(attr.MaxRDMACtxs), math.MaxUint32))
@@ -114,7 +116,8 @@ func InitQP(dev *verbs.Context, attr *QPInitAttr) {
 }
 
 // InitMRs makes what contexts need on a queue pair (rdma_rw_init_mrs): a pool of
-// attr.MaxRDMACtxs memory regions where transfers may use them. The caller ends it with
+// attr.MaxRDMACtxs memory regions where transfers may use them, and with
+// attr.IntegrityEn as many signature regions. The caller ends it with
 // CleanupMRs. EINVAL: the queue pair is no RC one, has no elements, is of another
 // device than a part of attr, or the port is not there; EOPNOTSUPP: the device cannot
 // post a list whole or not at all; and what PD.AllocMR refuses. On failure nothing is
@@ -126,14 +129,26 @@ func InitMRs(qp *verbs.QP, attr *QPInitAttr) (*QP, error) {
 		return nil, opErr(op, err)
 	}
 	d := deviceOf(qp.Context())
-	q.perMR = max(d.perMR(false), 0)
-	if d.canUseMR(attr.ForceMR) {
-		if q.perMR == 0 {
-			return nil, opErr(op, &refusal{"device", "has no fast registration", syscall.EOPNOTSUPP})
-		}
-		if err := q.mrs.fill(int(attr.MaxRDMACtxs), func() (*verbs.MR, error) { return qp.PD().AllocMR(q.perMR) }); err != nil {
-			return nil, opErr(op, err)
-		}
+	if q.perMR = max(d.perMR(attr.IntegrityEn), 0); q.perMR == 0 && (attr.IntegrityEn || d.canUseMR(attr.ForceMR)) {
+		return nil, opErr(op, &refusal{"device", "has no fast registration", syscall.EOPNOTSUPP})
+	}
+	if attr.IntegrityEn || d.canUseMR(attr.ForceMR) {
+		err = q.mrs.fill(int(attr.MaxRDMACtxs), func() (*region, error) {
+			mr, err := qp.PD().AllocMR(q.perMR)
+			return &region{mr: mr}, err
+		})
+	}
+	if q.integrity = attr.IntegrityEn; err == nil && q.integrity {
+		err = q.sigMRs.fill(int(attr.MaxRDMACtxs), func() (*region, error) {
+			mr, err := qp.PD().AllocMRIntegrity(q.perMR, q.perMR)
+			if err != nil {
+				return nil, err
+			}
+			return &region{mr: mr.MR, sig: mr}, nil
+		})
+	}
+	if err != nil {
+		return nil, opErr(op, errors.Join(err, q.mrs.drain()))
 	}
 	return q, nil
 }
@@ -145,17 +160,19 @@ func newQP(qp *verbs.QP, attr *QPInitAttr) (*QP, error) {
 		return nil, invalid("qp", "is nil")
 	case attr == nil:
 		return nil, invalid("attr", "is nil")
+	}
+	_, init, err := qp.Query()
+	switch {
+	case err != nil:
+		return nil, err
 	case qp.Type() != ib.RC:
 		return nil, invalid("qp", "is of type %v, want RC", qp.Type())
+	case attr.IntegrityEn && !init.IntegrityEn:
+		return nil, invalid("IntegrityEn", "the queue pair was made without it")
 	case attr.CQ != nil && attr.CQ.cq != qp.SendCQ():
 		return nil, invalid("CQ", "is not of the queue pair's SendCQ")
 	}
-	dev := qp.Context()
-	d := deviceOf(dev)
-	_, init, err := qp.Query()
-	if err != nil {
-		return nil, err
-	}
+	d := deviceOf(qp.Context())
 	q := &QP{
 		qp: qp, cq: attr.CQ, memory: attr.Memory,
 		ports: d.attr.PhysPortCnt, iwarp: d.iwarp, force: attr.ForceMR, readInv: d.attr.ReadWithInv, maxSGLRd: d.attr.MaxSGLRd,
@@ -201,10 +218,21 @@ func CreateQP(pd *verbs.PD, attr *QPInitAttr) (*QP, error) {
 
 // CleanupMRs ends the pools (rdma_rw_cleanup_mrs). No work that uses them is under
 // way. EBUSY: contexts have regions, and nothing has changed. Again does nothing.
-func (q *QP) CleanupMRs() error { return opErr("cleanup_mrs", q.mrs.drain()) }
+func (q *QP) CleanupMRs() error {
+	const op = "cleanup_mrs"
+	for _, p := range []*pool{&q.mrs, &q.sigMRs} {
+		if err := p.idle(); err != nil {
+			return opErr(op, err)
+		}
+	}
+	return opErr(op, errors.Join(q.mrs.drain(), q.sigMRs.drain()))
+}
 
 // QP is the queue pair itself.
 func (q *QP) QP() *verbs.QP { return q.qp }
+
+// SigMRs is MRs of signature regions.
+func (q *QP) SigMRs() (free, size int) { return q.sigMRs.left() }
 
 // CQ is who hands out the completions of contexts, or nil.
 func (q *QP) CQ() *CQ { return q.cq }
