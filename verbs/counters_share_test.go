@@ -26,6 +26,8 @@ type neighbours struct {
 
 func (neighbours) Numbers() (bits, mask ib.QPN) { return 3 << 17, 0x7F << 17 }
 
+func (neighbours) Flush() {}
+
 func (p neighbours) Forward(ib.QPN, *pkt.Datagram) port.Forwarded    { return p.answer }
 func (p neighbours) Management(*pkt.Datagram, []byte) port.Forwarded { return p.answer }
 

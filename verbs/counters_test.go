@@ -248,6 +248,9 @@ var elsewhere = map[string]string{
 	"drop_other_interface":           "counters_test.go:TestCountersOfPort",
 	"drop_socket_buffer":             "counters_test.go:TestCountersOfPort",
 	"offload_failures":               "counters_test.go:TestCountersOfPort",
+	"drop_mailbox":                   "counters_test.go:TestCountersOfPort",
+	"relayed_datagrams":              "counters_test.go:TestCountersOfPort",
+	"drop_relayed":                   "counters_test.go:TestCountersOfPort",
 	"stray_pkts":                     "counters_share_test.go:TestStraysAreCounted",
 	"drop_stray":                     "counters_share_test.go:TestStraysAreCounted",
 	"relayed_mads":                   "counters_share_test.go:TestStraysAreCounted",
@@ -469,6 +472,7 @@ func TestCountersOfPort(t *testing.T) {
 		"send_err": st.TxErrors + st.TxAgain + st.TxFault, "tx_would_block": st.TxAgain, "tx_memory_gone": st.TxFault,
 		"tx_batches": st.TxMsgs, "tx_bytes": st.TxBytes, "rx_datagrams": st.RxDgrams, "rx_bytes": st.RxBytes,
 		"drop_truncated": st.RxTrunc, "drop_other_interface": st.RxForeign, "drop_socket_buffer": st.RxOverflow,
+		"drop_mailbox": st.RxGarbage, "relayed_datagrams": st.Relayed, "drop_relayed": st.RelayLost,
 		"offload_failures": st.GSOOff,
 	}
 	if d := cmp.Diff(want, toCounts(ok(ctx.HWCounters(1))(t))); d != "" {

@@ -26,6 +26,8 @@ type Stats struct {
 	RxDgrams, RxBytes, RxTrunc uint64
 	RxForeign                  uint64 // for a group, over another interface than it was joined on
 	RxOverflow                 uint64 // found the receive buffer full
+	RxGarbage                  uint64 // messages of processes that share the address that cannot be
+	Relayed, RelayLost         uint64 // datagrams for other processes that all come here: given to them; not taken
 	GSOOff                     uint64 // times an offload was switched off after a failure
 }
 

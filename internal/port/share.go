@@ -13,11 +13,15 @@ type Sharer interface {
 	// n&mask == bits. A mask of 0: all are, nobody shares. It never changes.
 	Numbers() (bits, mask ib.QPN)
 	// Forward gives a datagram for another process's queue pair n to it. All segments
-	// are for n's process. It never blocks.
+	// are for n's process. Only who may call Recv may call it, and what follows.
+	// It never blocks.
 	Forward(n ib.QPN, d *pkt.Datagram) Forwarded
 	// Management is Forward for a datagram to queue pair 1, data its 256 bytes, which
 	// may be for this process: Ours.
 	Management(d *pkt.Datagram, data []byte) Forwarded
+	// Flush sees to it that what was handed over is on its way. Who has forwarded
+	// something calls it before it calls Recv again, or sleeps.
+	Flush()
 }
 
 // Forwarded is what became of a datagram.

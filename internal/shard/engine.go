@@ -52,6 +52,7 @@ type Engine struct {
 	groups    map[netip.Addr][]seat // multicast
 	gsi       *GSI                  // queue pair 1; nil: nobody serves it
 	part      pkt.Datagram          // scratch of cut
+	handed    bool                  // something was forwarded in this turn
 	rxDeliver transport.Deliveries
 
 	deliveries sync.Pool

@@ -45,6 +45,7 @@ func (e *Engine) forward(data, seg []byte, id uint16, d *pkt.Datagram) []byte {
 	}
 	switch e.share.Forward(n, e.cut(d, run, id)) {
 	case port.Handed:
+		e.handed = true
 		e.rxStats.Strays += count
 	case port.Full:
 		e.rxStats.DropStray += count
@@ -70,6 +71,7 @@ func (e *Engine) keep(seg []byte, id uint16, d *pkt.Datagram) bool {
 	}
 	switch e.share.Management(e.cut(d, seg, id), e.pkt.Payload) {
 	case port.Handed:
+		e.handed = true
 		e.rxStats.MADRelayed++
 	case port.Full:
 		e.rxStats.DropStray++

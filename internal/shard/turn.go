@@ -29,6 +29,10 @@ func (e *Engine) turn(now int64) int {
 	for i := range e.rx.Dgrams {
 		s = e.datagram(now, s, &e.rx.Dgrams[i])
 	}
+	if e.handed { // before what is ours is answered: somebody may sleep
+		e.share.Flush()
+		e.handed = false
+	}
 	if s != nil {
 		s.end(&e.rxDeliver)
 	}

@@ -19,6 +19,8 @@ type counters struct {
 
 	rxDgrams, rxBytes, rxTrunc atomic.Uint64
 	rxForeign, rxOverflow      atomic.Uint64
+	rxGarbage                  atomic.Uint64
+	relayed, relayLost         atomic.Uint64
 
 	_ [64]byte
 }
@@ -28,7 +30,8 @@ func (c *counters) stats() port.Stats {
 		TxMsgs: c.txMsgs.Load(), TxPackets: c.txPackets.Load(), TxBytes: c.txBytes.Load(),
 		TxErrors: c.txErrors.Load(), TxAgain: c.txAgain.Load(), TxFault: c.txFault.Load(),
 		RxDgrams: c.rxDgrams.Load(), RxBytes: c.rxBytes.Load(), RxTrunc: c.rxTrunc.Load(),
-		RxForeign: c.rxForeign.Load(),
+		RxForeign: c.rxForeign.Load(), RxGarbage: c.rxGarbage.Load(),
+		Relayed: c.relayed.Load(), RelayLost: c.relayLost.Load(),
 		GSOOff:    c.gsoOff.Load(),
 	}
 }

@@ -69,6 +69,9 @@ var portCounters = [...]struct {
 	{"drop_truncated", func(s *port.Stats) uint64 { return s.RxTrunc }},
 	{"drop_socket_buffer", func(s *port.Stats) uint64 { return s.RxOverflow }},
 	{"drop_other_interface", func(s *port.Stats) uint64 { return s.RxForeign }},
+	{"drop_mailbox", func(s *port.Stats) uint64 { return s.RxGarbage }},
+	{"relayed_datagrams", func(s *port.Stats) uint64 { return s.Relayed }},
+	{"drop_relayed", func(s *port.Stats) uint64 { return s.RelayLost }},
 	{"offload_failures", func(s *port.Stats) uint64 { return s.GSOOff }},
 }
 
@@ -94,7 +97,7 @@ func unsent(s *port.Stats) uint64 { return s.TxErrors + s.TxAgain + s.TxFault }
 // counts datagrams that may hold several.
 func received(s *transport.Stats) uint64 {
 	return s.RcvdPackets + s.DropShort + s.DropVersion + s.DropOpcode + s.DropPad + s.DropICRC + s.DropID + s.DropNoQP +
-		s.DropSource + s.DropTransport + s.DropGSI + s.DropMulticast + s.CNPIgnored
+		s.DropSource + s.DropTransport + s.DropGSI + s.DropMulticast + s.CNPIgnored + s.DropStray
 }
 
 // Counters gives by name what HWCounters lists.
