@@ -498,6 +498,9 @@ type DeviceAttr struct {
 	// MaxPIFastRegPageListLen is that of a registration with protection information
 	// (kernel: max_pi_fast_reg_page_list_len); 0: the device knows none.
 	MaxPIFastRegPageListLen int
+	// SigProtCap and SigGuardCap are what signature regions can do (ib.SigProtT10DIFType1
+	// and so on; kernel: sig_prot_cap, sig_guard_cap).
+	SigProtCap, SigGuardCap uint32
 	// MaxSGLRd is the number of elements up to which a READ is better left without a
 	// registration (kernel: max_sgl_rd); 0: it always is.
 	MaxSGLRd int

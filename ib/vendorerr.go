@@ -45,6 +45,9 @@ const (
 
 	// Of WCLocProtErr of a READ.
 	VendorErrReadSink
+
+	// Of WCMWBindErr of a WRRegMRIntegrity.
+	VendorErrRegSignature
 )
 
 var vendorErrText = map[VendorErr]string{
@@ -72,6 +75,7 @@ var vendorErrText = map[VendorErr]string{
 	VendorErrRegRights:           "a region cannot have the rights",
 	VendorErrRegNoMemory:         "the region was given no memory (MR.MapSG)",
 	VendorErrNoRDAtomic:          "the queue pair's MaxRDAtomic is 0",
+	VendorErrRegSignature:        "memory and attributes of the signature region do not fit together (SigMR.Ready)",
 	VendorErrReadSink:            "what a READ fills needs ib.AccessRemoteWrite on an iWARP device",
 }
 

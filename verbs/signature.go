@@ -33,6 +33,14 @@ type SigMR struct {
 	sig driver.SigMR
 }
 
+// UnwrapMR gives the provider's region.
+func (m *SigMR) UnwrapMR() driver.MR {
+	if m == nil {
+		return nil
+	}
+	return m.MR.UnwrapMR()
+}
+
 // AllocMRIntegrity makes a signature region for at most maxDataSG slices of data
 // and maxMetaSG slices of metadata (kernel: ib_alloc_mr_integrity). EINVAL: a number
 // is not between 1 (maxMetaSG: 0) and DeviceAttr.MaxPIFastRegPageListLen; ENOMEM;

@@ -11,10 +11,11 @@ import (
 type kind uint8
 
 const (
-	kindMemory kind = iota // one piece of memory
-	kindList               // several pieces, one behind the other
-	kindNull               // reads as zeros, swallows writes, at any address
-	kindDMA                // the buffers of a protection domain, by their real addresses
+	kindMemory    kind = iota // one piece of memory
+	kindList                  // several pieces, one behind the other
+	kindNull                  // reads as zeros, swallows writes, at any address
+	kindDMA                   // the buffers of a protection domain, by their real addresses
+	kindSignature             // data with protection information, as the wire sees it
 )
 
 // entry is what a key stands for. Lookups read it without a lock, so that but
@@ -31,9 +32,10 @@ type entry struct {
 	kind   kind
 	iova   uint64 // address by which work requests name the first byte
 	length uint64
-	buf    []byte // kindMemory
-	list   []run  // kindList
-	off    uint64 // ... and where in it iova is
+	buf    []byte   // kindMemory
+	list   []run    // kindList
+	off    uint64   // ... and where in it iova is
+	sig    *sigView // kindSignature
 
 	region *Region // whose memory this is; nil for a window that is not bound
 	window *Window // nil for the region's own key
@@ -48,8 +50,17 @@ type run struct {
 	buf []byte
 }
 
+// purpose is what pieces of memory are wanted for.
+type purpose uint8
+
+const (
+	toRead      purpose = iota
+	toReadAgain       // what was read before
+	toWrite
+)
+
 // pieces appends length > 0 bytes at addr to out. False: out of bounds.
-func (e *entry) pieces(addr, length uint64, out [][]byte) ([][]byte, bool) {
+func (e *entry) pieces(addr, length uint64, how purpose, out [][]byte) ([][]byte, bool) {
 	// Modulo 2^64 an address below the memory gives an offset that is behind
 	// its end, since nothing that wraps around is ever entered.
 	off := addr - e.iova
@@ -59,11 +70,11 @@ func (e *entry) pieces(addr, length uint64, out [][]byte) ([][]byte, bool) {
 		}
 		return append(out, e.buf[off:off+length:off+length]), true
 	}
-	return e.others(addr, off, length, out)
+	return e.others(addr, off, length, how, out)
 }
 
 // others is pieces for what is not one piece.
-func (e *entry) others(addr, off, length uint64, out [][]byte) ([][]byte, bool) {
+func (e *entry) others(addr, off, length uint64, how purpose, out [][]byte) ([][]byte, bool) {
 	switch e.kind {
 	case kindNull:
 		for ; length > nullLen; length -= nullLen {
@@ -79,6 +90,11 @@ func (e *entry) others(addr, off, length uint64, out [][]byte) ([][]byte, bool) 
 	}
 	if length > e.length || off > e.length-length {
 		return out, false
+	}
+	if e.kind == kindSignature {
+		var err error
+		out, err = e.sig.pieces(off, length, how, out)
+		return out, err == nil
 	}
 	off += e.off
 	i := sort.Search(len(e.list), func(i int) bool { return off < e.list[i].end })

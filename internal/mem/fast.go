@@ -14,11 +14,15 @@ import (
 type fast struct {
 	max    int                   // pages
 	mapped atomic.Pointer[entry] // what Map gave last: what the next registration takes
+	sig    *signature            // of a signature region only
 }
 
 func (f *fast) release() {
 	if e := f.mapped.Load(); e != nil {
-		e.list = nil
+		e.list, e.sig = nil, nil
+	}
+	if f.sig != nil {
+		f.sig.release()
 	}
 }
 
@@ -53,7 +57,7 @@ func (t *Table) RegisterFast(pd *PD, maxPages int) (*Region, error) {
 // two of at least 4096.
 func (t *Table) Map(r *Region, list [][]byte, offset, pageSize int) (n, rest int, err error) {
 	switch {
-	case r.fast == nil:
+	case !r.Fast():
 		return 0, 0, &ParamError{"mr", "not a region for fast registration", syscall.EINVAL}
 	case len(list) == 0:
 		return 0, 0, &ParamError{"list", "empty", syscall.EINVAL}
@@ -137,7 +141,9 @@ func (t *Table) FastRegister(pd *PD, r *Region, key ib.RKey, access ib.Access) b
 		return false
 	}
 	e := r.fast.mapped.Load()
-	if e.key != 0 || access&ib.AccessZeroBased != 0 {
+	if s := r.fast.sig; s != nil {
+		e = s.register(r, uint32(key), access)
+	} else if e.key != 0 || access&ib.AccessZeroBased != 0 {
 		// Lookups know it already, or it counts from 0 for this registration only.
 		e = &entry{kind: kindList, iova: base(e.iova, access), length: e.length, list: e.list, region: r}
 	}
@@ -168,13 +174,16 @@ func registerFault(pd *PD, r *Region, key ib.RKey, access ib.Access) ib.VendorEr
 		return ib.VendorErrRegValid
 	case (uint32(key)^old.key)>>8 != 0:
 		return ib.VendorErrRegKey
-	case CheckAccess(access) != nil:
+	case CheckAccess(access) != nil, r.fast.sig != nil && CheckSigAccess(access) != nil:
 		return ib.VendorErrRegRights
 	case r.fast.mapped.Load() == nil:
 		return ib.VendorErrRegNoMemory
+	case r.fast.sig != nil && r.fast.sig.why != nil:
+		return ib.VendorErrRegSignature
 	}
 	return 0
 }
 
-// Fast reports whether the region is one for fast registration.
-func (r *Region) Fast() bool { return r.fast != nil }
+// Fast reports whether the region is one for fast registration without protection
+// information.
+func (r *Region) Fast() bool { return r.fast != nil && r.fast.sig == nil }

@@ -45,5 +45,5 @@ func (t *Table) Flushable(pd *PD, qpn ib.QPN, rkey ib.RKey, va, length uint64, w
 	if length == 0 {
 		return out, true
 	}
-	return e.pieces(va, length, out)
+	return e.pieces(va, length, toRead, out)
 }

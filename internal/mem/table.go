@@ -38,6 +38,8 @@ type Table struct {
 	persister Persister // see SetPersister
 	pageSize  int
 
+	signatures atomic.Int32 // signature regions
+
 	mu    sync.Mutex
 	live  int    // regions whose key works
 	wins  int    // windows
@@ -100,13 +102,25 @@ func (t *Table) Local(pd *PD, lkey ib.LKey, addr, length uint64, write bool, out
 	if e == nil || !e.of(pd) || write && e.access&ib.AccessLocalWrite == 0 || e.window != nil {
 		return out, false
 	}
-	return e.pieces(addr, length, out)
+	how := toRead
+	if write {
+		how = toWrite
+	}
+	return e.pieces(addr, length, how, out)
 }
 
 // Remote resolves memory that a peer named by rkey, for queue pair qpn of pd;
 // need is the set of rights that the operation takes, all of them. False:
 // remote access error. A length of 0 is never looked up (IBA 9.7.4.1.4).
 func (t *Table) Remote(pd *PD, qpn ib.QPN, rkey ib.RKey, va, length uint64, need ib.Access, out [][]byte) ([][]byte, bool) {
+	how := toRead
+	if need&(ib.AccessRemoteWrite|ib.AccessRemoteAtomic) != 0 {
+		how = toWrite
+	}
+	return t.remotePieces(pd, qpn, rkey, va, length, need, how, out)
+}
+
+func (t *Table) remotePieces(pd *PD, qpn ib.QPN, rkey ib.RKey, va, length uint64, need ib.Access, how purpose, out [][]byte) ([][]byte, bool) {
 	if length == 0 {
 		return out, true
 	}
@@ -114,7 +128,7 @@ func (t *Table) Remote(pd *PD, qpn ib.QPN, rkey ib.RKey, va, length uint64, need
 	if e == nil {
 		return out, false
 	}
-	return e.pieces(va, length, out)
+	return e.pieces(va, length, how, out)
 }
 
 // remote finds what a peer's key stands for, if it may be used: regions by every
@@ -266,8 +280,11 @@ func (t *Table) release(r *Region) {
 	r.pinner.Unpin()
 	// Whoever keeps the object, for instance for its key, does not keep the memory.
 	e := r.cur.Load()
-	e.buf, e.list = nil, nil
+	e.buf, e.list, e.sig = nil, nil, nil
 	if r.fast != nil {
+		if r.fast.sig != nil {
+			t.signatures.Add(-1)
+		}
 		r.fast.release()
 	}
 	if r.pd != nil {

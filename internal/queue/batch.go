@@ -9,7 +9,7 @@ func (q *SQ) Truncate(tail uint32) {
 		q.tail--
 		w := q.At(q.tail)
 		w.AH = nil
-		if w.Op == ib.WRBindMW || w.Op == ib.WRRegMR {
+		if opsMemory.Has(w.Op) && w.Op != ib.WRLocalInv {
 			q.TakeBind(q.tail)
 		}
 	}

@@ -52,7 +52,7 @@ const (
 	opsSend   Ops = 1<<ib.WRSend | 1<<ib.WRSendWithImm
 	opsWrite  Ops = 1<<ib.WRRDMAWrite | 1<<ib.WRRDMAWriteWithImm
 	opsAtomic Ops = 1<<ib.WRAtomicCmpAndSwp | 1<<ib.WRAtomicFetchAndAdd
-	opsMemory Ops = 1<<ib.WRLocalInv | 1<<ib.WRBindMW | 1<<ib.WRRegMR
+	opsMemory Ops = 1<<ib.WRLocalInv | 1<<ib.WRBindMW | 1<<ib.WRRegMR | OpsIntegrity
 	opsInline Ops = opsSend | opsWrite | 1<<ib.WRSendWithInv | 1<<ib.WRAtomicWrite
 
 	opsKnown Ops = opsRC | opsUD
@@ -66,10 +66,13 @@ const (
 
 // OpsBase is what every device offers: messages, RDMA, atomics, and the local
 // operations on memory.
-const OpsBase = opsSend | opsWrite | opsAtomic | opsMemory | 1<<ib.WRRDMARead | 1<<ib.WRSendWithInv
+const OpsBase = opsSend | opsWrite | opsAtomic | opsMemory&^OpsIntegrity | 1<<ib.WRRDMARead | 1<<ib.WRSendWithInv
 
 // OpsReadInv is what a device offers that has READs which invalidate a key.
 const OpsReadInv Ops = 1 << ib.WRReadWithInv
+
+// OpsIntegrity is what a device offers that has signature regions.
+const OpsIntegrity Ops = 1 << ib.WRRegMRIntegrity
 
 const flagsKnown = ib.SendFence | ib.SendSignaled | ib.SendSolicited | ib.SendInline
 
@@ -129,7 +132,7 @@ func Check(wr *driver.SendWR, typ ib.QPType, l *Limits) error {
 	if opsAtomic.Has(wr.Opcode) && total != 8 {
 		return &WRError{"SGList", syscall.EINVAL, fmt.Sprintf("%d bytes for the result of an atomic, it has 8", total)}
 	}
-	if (wr.Opcode == ib.WRBindMW || wr.Opcode == ib.WRRegMR) && wr.Bind == nil {
+	if opsMemory.Has(wr.Opcode) && wr.Opcode != ib.WRLocalInv && wr.Bind == nil {
 		return &WRError{"Bind", syscall.EINVAL, "is nil"}
 	}
 	if typ == ib.UD {

@@ -38,6 +38,7 @@ func TestCheckOpcodes(t *testing.T) {
 		{ib.WRLocalInv, ok, ok, no},
 		{ib.WRBindMW, ok, ok, no},
 		{ib.WRRegMR, ok, ok, no},
+		{ib.WRRegMRIntegrity, not, not, no},
 		{ib.WRReadWithInv, not, no, no},
 		{ib.WRFlush, not, no, no},
 		{ib.WRAtomicWrite, not, no, no},

@@ -36,7 +36,7 @@ func TestBindsAreKept(t *testing.T) {
 		}
 	}
 	for op := range ib.WROpcode(64) {
-		want := op == ib.WRBindMW || op == ib.WRLocalInv || op == ib.WRRegMR
+		want := op == ib.WRBindMW || op == ib.WRLocalInv || op == ib.WRRegMR || op == ib.WRRegMRIntegrity
 		if Local(op) != want {
 			t.Errorf("%v", op)
 		}

@@ -199,8 +199,9 @@ func (r *requester) atomicResponse(e *transport.Env, p *transport.Packet, at psn
 // store copies data to where the oldest WQE wants it.
 func (r *requester) store(e *transport.Env, data []byte) ib.WCStatus {
 	w := r.b.SQ.At(r.b.SQ.Head())
+	at := r.sink
 	pieces, status := r.sink.Pieces(e.Mem, r.b.PD, w.SGL, uint64(len(data)), true, r.qp.pieces[:0])
-	if status == ib.WCSuccess && transport.Scatter(pieces, data) != nil {
+	if status == ib.WCSuccess && (transport.Scatter(pieces, data) != nil || !at.Arrived(e.Mem, w.SGL, uint64(len(data)))) {
 		status = ib.WCLocProtErr
 	}
 	r.qp.keep(pieces)

@@ -134,7 +134,7 @@ func (r *responder) executeExtended(e *transport.Env, p *transport.Packet) verdi
 // atomicWrite stores the 8 bytes of the payload, as they are, at once.
 func (r *responder) atomicWrite(e *transport.Env, p *transport.Packet) verdict {
 	h := p.RETH()
-	pieces, ok := e.Mem.Remote(r.b.PD, r.b.Num, ib.RKey(h.RKey()), h.VA(), 8, ib.AccessRemoteWrite, r.qp.pieces[:0])
+	pieces, ok := e.Mem.RemoteWord(r.b.PD, r.b.Num, ib.RKey(h.RKey()), h.VA(), ib.AccessRemoteWrite, r.qp.pieces[:0])
 	ok = ok && len(pieces) == 1 && mem.StoreWord(pieces[0], p.Payload) == nil
 	r.qp.keep(pieces)
 	if !ok {

@@ -271,12 +271,7 @@ func (r *responder) checkKey(e *transport.Env, p *transport.Packet, f roce.OpFla
 
 // allowed reports whether the peer may access a range.
 func (r *responder) allowed(e *transport.Env, key ib.RKey, va, n uint64, need ib.Access) bool {
-	if n == 0 {
-		return true
-	}
-	pieces, ok := e.Mem.Remote(r.b.PD, r.b.Num, key, va, n, need, r.qp.pieces[:0])
-	r.qp.keep(pieces)
-	return ok
+	return e.Mem.Reachable(r.b.PD, r.b.Num, key, va, n, need)
 }
 
 // execute does what the packet asks for.
@@ -298,7 +293,7 @@ func (r *responder) executeWrite(e *transport.Env, p *transport.Packet, f roce.O
 	if n := uint64(len(p.Payload)); n > 0 {
 		r.settleRefs(e)
 		pieces, ok := e.Mem.Remote(r.b.PD, r.b.Num, r.rkey, r.va, n, ib.AccessRemoteWrite, r.qp.pieces[:0])
-		ok = ok && transport.Scatter(pieces, p.Payload) == nil
+		ok = ok && transport.Scatter(pieces, p.Payload) == nil && e.Mem.Arrived(uint32(r.rkey), r.va, n)
 		r.qp.keep(pieces)
 		if !ok {
 			return noAccess
@@ -320,8 +315,9 @@ func (r *responder) executeWrite(e *transport.Env, p *transport.Packet, f roce.O
 func (r *responder) executeSend(e *transport.Env, p *transport.Packet, f roce.OpFlags) verdict {
 	if n := uint64(len(p.Payload)); n > 0 {
 		r.settleRefs(e)
+		at := r.cursor
 		pieces, status := r.cursor.Pieces(e.Mem, r.b.PD, r.b.Recv.SGL, n, true, r.qp.pieces[:0])
-		ok := status == ib.WCSuccess && transport.Scatter(pieces, p.Payload) == nil
+		ok := status == ib.WCSuccess && transport.Scatter(pieces, p.Payload) == nil && at.Arrived(e.Mem, r.b.Recv.SGL, n)
 		r.qp.keep(pieces)
 		if !ok {
 			return localFault

@@ -83,7 +83,11 @@ func (r *responder) sendReadResponse(e *transport.Env, s *resource) bool {
 	if n > 0 {
 		var ok bool
 		va := s.va + uint64((s.from-s.first)&psn.Mask)*mtu + off
-		pieces, ok = e.Mem.Remote(s.pd, b.Num, s.rkey, va, n, ib.AccessRemoteRead, pieces)
+		if s.asked {
+			pieces, ok = e.Mem.RemoteAgain(s.pd, b.Num, s.rkey, va, n, pieces)
+		} else {
+			pieces, ok = e.Mem.Remote(s.pd, b.Num, s.rkey, va, n, ib.AccessRemoteRead, pieces)
+		}
 		if !ok {
 			r.qp.keep(pieces)
 			return false

@@ -5,7 +5,8 @@ import (
 	"github.com/verbena-rdma/verbena/internal/queue"
 )
 
-// Local executes WQE i, a local operation: BIND_MW, LOCAL_INV or REG_MR. All that can be
+// Local executes WQE i, a local operation: BIND_MW, LOCAL_INV, REG_MR or
+// REG_MR_INTEGRITY. All that can be
 // wrong with one is the status MW_BIND_ERR, the standard's memory management
 // operation error (IBA 11.6.2), as on NICs; rdma_rxe says LOC_QP_OP_ERR of
 // LOCAL_INV and REG_MR.
@@ -22,7 +23,7 @@ func (q *QP) Local(e *Env, i uint32) ib.WCStatus {
 		if win != nil {
 			q.Fault(i, e.Mem.BindFault(q.PD, win, reg, w.RKey, w.RemoteAddr, w.CompareAdd, ib.Access(w.Swap)))
 		}
-	case ib.WRRegMR:
+	case ib.WRRegMR, ib.WRRegMRIntegrity:
 		_, reg := q.SQ.TakeBind(i)
 		if reg != nil && e.Mem.FastRegister(q.PD, reg, w.RKey, ib.Access(w.Swap)) {
 			return ib.WCSuccess

@@ -203,7 +203,7 @@ func WCOpcode(op ib.WROpcode) ib.WCOpcode {
 		return ib.WCFlush
 	case ib.WRAtomicWrite:
 		return ib.WCAtomicWrite
-	case ib.WRRegMR:
+	case ib.WRRegMR, ib.WRRegMRIntegrity:
 		return ib.WCRegMR
 	}
 	return ib.WCSend

@@ -50,6 +50,24 @@ func (c *Cursor) Pieces(t *mem.Table, pd *mem.PD, sgl []driver.SGE, n uint64, wr
 	return out, ib.WCSuccess
 }
 
+// Arrived tells the table that the next n bytes of the list, which Pieces gave to be
+// written, have been written. False: memory that is not there any more.
+func (c Cursor) Arrived(t *mem.Table, sgl []driver.SGE, n uint64) bool {
+	if !t.HasSignatures() {
+		return true
+	}
+	for n > 0 && c.sge < len(sgl) {
+		s := &sgl[c.sge]
+		take := min(n, uint64(s.Length-c.off))
+		if !t.Arrived(uint32(s.LKey), s.Addr+uint64(c.off), take) {
+			return false
+		}
+		n -= take
+		c.sge, c.off = c.sge+1, 0
+	}
+	return true
+}
+
 // ListLen is the number of bytes in a list.
 func ListLen(sgl []driver.SGE) (n uint64) {
 	for i := range sgl {

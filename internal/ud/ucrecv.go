@@ -107,7 +107,7 @@ func (u *UC) place(e *transport.Env, p *transport.Packet) *uint64 {
 				return &e.Stats.DropLength
 			}
 			// The whole target is checked before a byte moves.
-			if q.Attr.QPAccessFlags&ib.AccessRemoteWrite == 0 || !u.remote(e, 0, in.dmaLen) {
+			if q.Attr.QPAccessFlags&ib.AccessRemoteWrite == 0 || !e.Mem.Reachable(q.PD, q.Num, in.rkey, in.va, in.dmaLen, ib.AccessRemoteWrite) {
 				return &e.Stats.DropAccess
 			}
 		}
@@ -119,7 +119,7 @@ func (u *UC) place(e *transport.Env, p *transport.Packet) *uint64 {
 			return &e.Stats.DropNoRecv
 		}
 		// Every packet looks the key up anew: the region may be gone by now.
-		if !u.remote(e, in.off, uint64(n)) || transport.Scatter(in.pieces, p.Payload) != nil {
+		if !u.remote(e, in.off, uint64(n)) || transport.Scatter(in.pieces, p.Payload) != nil || !e.Mem.Arrived(uint32(in.rkey), in.va+in.off, uint64(n)) {
 			return &e.Stats.DropAccess
 		}
 		in.off = after
@@ -134,8 +134,9 @@ func (u *UC) place(e *transport.Env, p *transport.Packet) *uint64 {
 			return &e.Stats.DropLength
 		}
 		var status ib.WCStatus
+		at := in.cursor
 		in.pieces, status = in.cursor.Pieces(e.Mem, q.PD, q.Recv.SGL, uint64(n), true, in.pieces[:0])
-		if status == ib.WCSuccess && transport.Scatter(in.pieces, p.Payload) != nil {
+		if status == ib.WCSuccess && (transport.Scatter(in.pieces, p.Payload) != nil || !at.Arrived(e.Mem, q.Recv.SGL, uint64(n))) {
 			status = ib.WCLocProtErr
 		}
 		if status != ib.WCSuccess {

@@ -76,7 +76,8 @@ func (u *UD) deliver(e *transport.Env, p *transport.Packet) ib.WCStatus {
 		// The flow label is not known: sockets do not tell it, and senders use 0.
 		roce.PutGRH6(u.grh[:], src, dst, d.TOS, 0, d.TTL, len(p.B))
 	}
-	if transport.Scatter(u.pieces[:k], u.grh[:]) != nil || transport.Scatter(u.pieces[k:], p.Payload) != nil {
+	if transport.Scatter(u.pieces[:k], u.grh[:]) != nil || transport.Scatter(u.pieces[k:], p.Payload) != nil ||
+		!(transport.Cursor{}).Arrived(e.Mem, q.Recv.SGL, uint64(roce.GRHLen+len(p.Payload))) {
 		return ib.WCLocProtErr
 	}
 	return ib.WCSuccess

@@ -122,7 +122,9 @@ func (d *Device) Info() driver.DeviceInfo {
 // Query implements driver.Device.
 func (d *Device) Query() ib.DeviceAttr {
 	l := &d.cfg.Limits
+	prot, guard := l.sigCaps()
 	return ib.DeviceAttr{
+		SigProtCap: prot, SigGuardCap: guard,
 		FWVer: fwVersion, NodeGUID: d.cfg.GUID, SysImageGUID: d.cfg.GUID,
 		MaxMRSize: 1<<63 - 1, PageSizeCap: 0xFFFFF000, VendorID: vendorID, VendorPartID: vendorPart,
 		MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxSGERd: l.MaxSGERd, MaxSGLRd: l.MaxSGLRd,

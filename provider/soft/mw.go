@@ -97,6 +97,10 @@ func (d *Device) regionOf(h driver.MR) (*mr, error) {
 		if h != nil {
 			m = h.mr
 		}
+	case *sigMR:
+		if h != nil {
+			m = h.mr
+		}
 	}
 	if m == nil || m.dev != d {
 		return nil, &queue.WRError{Field: "Bind.MR", Err: syscall.EINVAL, Detail: "is not a memory region of this device"}
@@ -134,6 +138,11 @@ func (q *qp) pushLocal(wr *driver.SendWR) error {
 	case ib.WRRegMR:
 		if reg == nil || !reg.Fast() {
 			return &queue.WRError{Field: "Bind.MR", Err: syscall.EINVAL, Detail: "is not a region for fast registration"}
+		}
+		key = reg.RKey()
+	case ib.WRRegMRIntegrity:
+		if err := q.checkIntegrity(reg, wr.Bind.Access); err != nil {
+			return err
 		}
 		key = reg.RKey()
 	default:

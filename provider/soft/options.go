@@ -88,6 +88,9 @@ func (l *Limits) transport() string {
 // ops are the opcodes that the device offers.
 func (l *Limits) ops() queue.Ops {
 	ops := queue.OpsBase | queue.OpsExtended
+	if l.MaxPIFastRegPages > 0 {
+		ops |= queue.OpsIntegrity
+	}
 	if l.ReadWithInv {
 		ops |= queue.OpsReadInv
 	}

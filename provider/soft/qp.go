@@ -25,7 +25,9 @@ type qp struct {
 	rcq    *cq
 	limits queue.Limits
 	cap    ib.QPCap
-	ece    ib.ECE // under mu
+	// integrity: signature regions may be registered.
+	integrity bool
+	ece       ib.ECE // under mu
 
 	mu     sync.Mutex // serializes modify and destroy
 	mcast  mcastQP
@@ -64,6 +66,9 @@ func (d *Device) CreateQP(p driver.PD, attr *driver.QPInitAttr, ev driver.EventS
 			return nil, invalid("SRQ", "is one for XRC")
 		}
 	}
+	if attr.IntegrityEn && d.cfg.Limits.MaxPIFastRegPages <= 0 {
+		return nil, notOffered("IntegrityEn", "the device has no signature regions")
+	}
 	if err = checkCap(&attr.Cap, q.srq != nil); err != nil {
 		return nil, err
 	}
@@ -86,6 +91,7 @@ func (d *Device) CreateQP(p driver.PD, attr *driver.QPInitAttr, ev driver.EventS
 	q.SendCQ, q.RecvCQ, q.Events, q.MTU = q.scq.q, q.rcq.q, ev, d.activeMTU().Bytes()
 	q.SQ.SigAll = attr.SQSigAll
 	q.mcast.blockSelf = attr.BlockSelfMcastLB
+	q.integrity = attr.IntegrityEn
 	if q.srq != nil {
 		q.RQ, q.Shared, q.SRQEvents = q.srq.q, true, q.srq.events
 		attr.Cap.MaxRecvWR, attr.Cap.MaxRecvSGE = 0, 0
