@@ -276,7 +276,8 @@ func (s *sim) receiveFailed(q *qp, r *recv, wc driver.WC) {
 	case ib.WCRemInvReqErr:
 		ok = next != nil && (next.fault == faultInv || next.dies != nil && next.dies.dead)
 	case ib.WCLocAccessErr:
-		ok = next != nil && next.code == ib.WRRDMAWriteWithImm && (next.fault == faultRKey || next.fault == faultVictim || next.fault == faultKeyRace)
+		ok = next != nil && next.code == ib.WRRDMAWriteWithImm && (next.fault == faultRKey || next.fault == faultVictim || next.fault == faultKeyRace ||
+			next.done && !next.ok && next.key != nil && next.key.dead) // who sent it is gone, and did not hold the key any more
 	}
 	if !ok {
 		s.failf("queue pair %d (%v): receive %d ends with %v", q.id, q.typ, r.id, wc.Status)
