@@ -23,14 +23,16 @@ type Config struct {
 	// IfIndex is the index of the network interface whose addresses are shared.
 	IfIndex int
 
-	// OnDeath is called for the steward, or for who takes the slot of a dead member, to
-	// say goodbye for it: its ports are free already. The slot is given away only
-	// after the call has returned; if this process dies in it another one is called. It runs in a
-	// goroutine of the group. Nil: nobody says goodbye.
+	// OnDeath is called for the steward to say goodbye for a member that has died: its
+	// ports are free already. The slot is given away only after the call has returned; if this process dies
+	// in it another one is called. It runs in a goroutine of its own, and may be called before Join
+	// has returned. Nil: nobody says goodbye.
 	OnDeath func(Death)
 
-	// OnSteward is called when this member becomes the steward and when it is not any
-	// more, in a goroutine of the group. Nil: [Group.Steward] tells.
+	// OnSteward is called when this member becomes the steward, again when the set of
+	// addresses in use (Group.Addrs, Group.Control) has changed, and when it is not the steward any
+	// more. It runs in the group's goroutine, which gives the signs of life: it is to be short. It
+	// may be called before Join has returned. Nil: [Group.Steward] tells.
 	OnSteward func(on bool)
 
 	// Private is the prefix of all abstract names, "" for everybody's. Tests have one each.

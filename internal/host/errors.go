@@ -22,6 +22,8 @@ var (
 	ErrDescriptors = &reason{"host: too few file descriptors may be open, see RLIMIT_NOFILE", syscall.EMFILE}
 	// ErrAddrs: MaxAddrs addresses are in use already, ENOSPC.
 	ErrAddrs = &reason{"host: 32 addresses of the interface are in use already", syscall.ENOSPC}
+	// ErrGarbage: what the others gave is no group, EPROTO.
+	ErrGarbage = &reason{"host: what the processes that share the interface's addresses told makes no sense", syscall.EPROTO}
 	// ErrUnsupported: not on this system, EOPNOTSUPP.
 	ErrUnsupported = &reason{"host: sharing addresses is not supported on this system", errors.ErrUnsupported}
 )

@@ -28,6 +28,9 @@ func (g *Group) CommIDs() (bits, mask uint32) { return 0, 0 }
 // Sockets gives the sockets of an address.
 func (g *Group) Sockets(netip.Addr, Make) (Sockets, error) { return Sockets{}, ErrUnsupported }
 
+// Control gives the socket of slot 0 of an address.
+func (g *Group) Control(netip.Addr) (int, error) { return -1, ErrUnsupported }
+
 // Drop forgets an address.
 func (g *Group) Drop(netip.Addr) error { return ErrUnsupported }
 

@@ -1,0 +1,473 @@
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	joinPatience = 5 * time.Second
+	joinPause    = time.Millisecond // before trying again what another process is about to end
+
+	rootFDs = 2 + MaxAddrs // directory, keeper of the mailboxes, keepers of the addresses
+)
+
+// Join makes this process a member: it founds the group or is let in by any member. The
+// errors are those of this package, and what the system says (EMFILE, ENOMEM). ctx bounds how long members
+// that do not answer are waited for, at most 5 s. Calls of Config.OnSteward and OnDeath may come
+// before it returns.
+func Join(ctx context.Context, cfg Config) (*Group, error) {
+	cfg.setDefaults()
+	me, err := whoami()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, joinPatience)
+	defer cancel()
+	g := &Group{
+		cfg: cfg, me: me, name: fmt.Sprintf("verbena%s.%d.%d", cfg.Private, me.uid, cfg.IfIndex),
+		rendezvous: -1, root: -1, dirFD: -1, mails: -1, slotFD: -1, listen: -1, mailbox: -1,
+		drained: map[netip.Addr]bool{}, controls: map[netip.Addr]int{},
+		idle: make(chan struct{}),
+	}
+	g.loop.init()
+	if err := g.join(ctx); err != nil {
+		g.abandon()
+		return nil, tooFew(err)
+	}
+	return g, nil
+}
+
+func (c *Config) setDefaults() {
+	if c.Heartbeat <= 0 {
+		c.Heartbeat = 50 * time.Millisecond
+	}
+	if c.Stale <= 0 {
+		c.Stale = 500 * time.Millisecond
+	}
+	if c.Answer <= 0 {
+		c.Answer = 200 * time.Millisecond
+	}
+	if c.Now == nil {
+		begin := time.Now()
+		c.Now = func() int64 { return int64(time.Since(begin)) }
+	}
+}
+
+// abandon gives back what a failed join has got.
+func (g *Group) abandon() {
+	g.loop.close()
+	g.leave()
+}
+
+func (g *Group) join(ctx context.Context) error {
+	founded, err := g.meet(ctx)
+	if err != nil {
+		return err
+	}
+	if err := g.attach(); err != nil {
+		return err
+	}
+	if err := g.claimSlot(ctx); err != nil {
+		return err
+	}
+	if founded {
+		if err := unix.Listen(g.rendezvous, backlog); err != nil {
+			return err
+		}
+		g.step("found:listening")
+	}
+	if err := g.loop.open(g); err != nil {
+		return err
+	}
+	g.step("join:done")
+	g.loop.start(g)
+	return nil
+}
+
+// backlog of the sockets that others connect to: the system bounds it by somaxconn.
+const backlog = 4096
+
+// meet gets rendezvous and root: it founds the group, or asks who has.
+func (g *Group) meet(ctx context.Context) (founded bool, err error) {
+	silent := false
+	for {
+		fd, err := bindName(g.name)
+		if err == nil {
+			g.rendezvous = fd
+			g.step("found:bound")
+			return true, g.found()
+		}
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return false, err
+		}
+		switch err := g.ask(ctx); {
+		case err == nil:
+			return false, nil
+		case errors.Is(err, errSilent):
+			silent = true
+		case !errors.Is(err, errAgain):
+			return false, err
+		}
+		select {
+		case <-ctx.Done():
+			if context.Cause(ctx) == context.Canceled {
+				return false, ctx.Err()
+			}
+			if silent {
+				return false, ErrSilent
+			}
+			return false, fmt.Errorf("%w (about to found)", ErrSilent)
+		case <-time.After(joinPause):
+		}
+	}
+}
+
+var (
+	errAgain  = errors.New("host: nobody listens yet, or not any more")
+	errSilent = errors.New("host: no answer")
+)
+
+// found makes what the group shares. Until it listens nobody knows of it; if the process dies the name is free again.
+func (g *Group) found() (err error) {
+	fds := make([]int, 0, rootFDs)
+	mails := make([]int, 0, Slots)
+	defer func() {
+		closeFDs(fds)
+		closeFDs(mails)
+	}()
+	dir, err := unix.MemfdCreate("verbena", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return err
+	}
+	fds = append(fds, dir)
+	if err := unix.Ftruncate(dir, dirBytes); err != nil {
+		return err
+	}
+	g.step("found:sized")
+	if _, err := unix.FcntlInt(uintptr(dir), unix.F_ADD_SEALS, dirSeals); err != nil {
+		return err
+	}
+	b, err := unix.Mmap(dir, 0, sharedBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	var id [8]byte
+	_, _ = rand.Read(id[:])
+	dirOf(b).begin(binary.NativeEndian.Uint64(id[:]))
+	_ = unix.Munmap(b)
+	g.step("found:directory")
+	for range Slots {
+		fd, err := newMailbox()
+		if err != nil {
+			return err
+		}
+		mails = append(mails, fd)
+	}
+	for range rootFDs - 1 {
+		fd, err := selfSocket("")
+		if err != nil {
+			return err
+		}
+		fds = append(fds, fd)
+	}
+	if err := sendFDs(fds[1], id[:], mails...); err != nil {
+		return err
+	}
+	g.step("found:mailboxes")
+	if g.root, err = selfSocket(""); err != nil {
+		return err
+	}
+	if err := sendFDs(g.root, id[:], fds...); err != nil {
+		return err
+	}
+	g.step("found:root")
+	return nil
+}
+
+const dirSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+func dirOf(b []byte) dir { return dir{words(b)} }
+
+// attach gets what the root has, and checks it.
+func (g *Group) attach() error {
+	fds, err := g.peekRoot()
+	if err != nil {
+		return err
+	}
+	g.step("join:peeked")
+	g.dirFD, g.mails = fds[0], fds[1]
+	closeFDs(fds[2:])
+	var st unix.Stat_t
+	if err := unix.Fstat(g.dirFD, &st); err != nil {
+		return err
+	}
+	if st.Size != dirBytes {
+		return ErrVersion
+	}
+	// Whoever could shrink it would kill those who read it.
+	if seals, err := unix.FcntlInt(uintptr(g.dirFD), unix.F_GET_SEALS, 0); err != nil || seals&dirSeals != dirSeals {
+		return ErrGarbage
+	}
+	if g.shared, err = unix.Mmap(g.dirFD, 0, sharedBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return err
+	}
+	g.d = dirOf(g.shared)
+	if err := g.d.check(); err != nil {
+		return err
+	}
+	g.step("join:mapped")
+	return nil
+}
+
+// peekRoot gets the descriptors of the root, which are the caller's.
+func (g *Group) peekRoot() ([]int, error) {
+	var b [8]byte
+	_, fds, err := recvFDs(g.root, b[:], unix.MSG_PEEK)
+	if err != nil {
+		return nil, tooFew(err)
+	}
+	if len(fds) != rootFDs {
+		closeFDs(fds)
+		return nil, ErrGarbage
+	}
+	return fds, nil
+}
+
+// claimSlot takes a slot that nobody has: whoever has bound its name.
+func (g *Group) claimSlot(ctx context.Context) error {
+	for {
+		taken := 0
+		for slot := 1; slot < Slots; slot++ {
+			if _, state := g.d.state(slot); state == slotLive || state == slotDead {
+				if state == slotLive && bound(g.slotName(slot)) {
+					taken++
+				}
+				continue // of a dead one: the steward has to bury it before
+			}
+			ok, err := g.trySlot(slot)
+			if err != nil || ok {
+				return err
+			}
+		}
+		if taken == Slots-1 {
+			return ErrFull
+		}
+		// The rest are being taken, or their owners' connections are being ended.
+		select {
+		case <-ctx.Done():
+			return ErrFull
+		case <-time.After(joinPause):
+		}
+	}
+}
+
+// trySlot takes a slot if it is free.
+func (g *Group) trySlot(slot int) (bool, error) {
+	name := g.slotName(slot)
+	fd, err := selfSocket(name)
+	if errors.Is(err, unix.EADDRINUSE) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	g.step("claim:bound")
+	gen, state := g.d.state(slot)
+	if state == slotLive || state == slotDead { // it came and died since we looked
+		closeFD(fd)
+		return false, nil
+	}
+	g.slotFD = fd
+	if g.listen, err = bindName(name); errors.Is(err, unix.EADDRINUSE) {
+		closeFD(fd) // its last owner is still being taken apart
+		g.slotFD, g.listen = -1, -1
+		return false, nil
+	}
+	if err == nil {
+		err = unix.Listen(g.listen, backlog)
+	}
+	if err != nil {
+		return false, err
+	}
+	g.step("claim:listening")
+	if g.mailbox, err = g.takeMailbox(slot); err != nil {
+		return false, err
+	}
+	if err := drain(g.mailbox, drainMax); err != nil {
+		return false, err
+	}
+	g.records, err = unix.Mmap(g.dirFD, sharedBytes+int64(slot)*connsBytes, connsBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return false, err
+	}
+	g.punch(slot)
+	g.step("claim:cleared")
+	gen++
+	g.d.store(slotAt(slot, slotPID), uint64(os.Getpid()))
+	g.d.store(slotAt(slot, slotFlags), 0)
+	g.slot, g.gen, g.self = slot, gen, owner(slot, gen)
+	g.claims = claims{d: g.d, slot: slot, gen: gen, step: g.step, gone: g.gone, held: map[portKey]*claim{}}
+	g.conns = conns{d: g.d, w: words(g.records), slot: slot, gen: gen, step: g.step}
+	g.pool = pool{d: g.d, self: g.self}
+	g.d.store(slotAt(slot, slotState), slotWord(gen, slotLive))
+	g.step("claim:live")
+	return true, nil
+}
+
+// gone reports whether a slot's owner is dead, whatever the directory says.
+func (g *Group) gone(slot int) bool { return !bound(g.slotName(slot)) }
+
+// What a member answers a process that has connected to the rendezvous: everything in
+// the machine's byte order.
+const (
+	answerMagic  = 0 // 8 bytes
+	answerLayout = 8 // 4: the answer is of this form if it is ours
+	answerStatus = 12
+	answerUID    = 16
+	answerPID    = 20
+	answerUserNS = 24 // 16
+	answerLen    = 40
+)
+
+// Status of an answer.
+const (
+	answerYes = iota
+	answerForeign
+	answerNoFDs
+)
+
+// ask gets rendezvous and root from a member.
+func (g *Group) ask(ctx context.Context) error {
+	fd, err := dial(g.name)
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.EAGAIN):
+		return errAgain
+	case err != nil:
+		return err
+	}
+	defer closeFD(fd)
+	g.step("join:connected")
+	cred, err := peer(fd)
+	if err != nil {
+		return err
+	}
+	if cred.Uid != g.me.uid {
+		return fmt.Errorf("%w: user %d has the name %q", ErrForeign, cred.Uid, "@"+g.name)
+	}
+	wait := g.cfg.Answer
+	if at, ok := ctx.Deadline(); ok {
+		wait = max(min(wait, time.Until(at)), time.Millisecond)
+	}
+	if err := readable(fd, wait); err != nil {
+		return err
+	}
+	var b [answerLen]byte
+	n, fds, err := recvFDs(fd, b[:], 0)
+	if errors.Is(err, unix.ECONNRESET) || err == nil && n == 0 {
+		closeFDs(fds)
+		return errAgain // it died, or left
+	}
+	if err != nil {
+		return err
+	}
+	g.step("join:answered")
+	if err := g.judge(b[:n], len(fds)); err != nil {
+		closeFDs(fds)
+		return err
+	}
+	g.rendezvous, g.root = fds[0], fds[1]
+	return nil
+}
+
+// judge looks at an answer.
+func (g *Group) judge(b []byte, fds int) error {
+	if len(b) < answerLen || binary.NativeEndian.Uint64(b[answerMagic:]) != magic {
+		return ErrGarbage
+	}
+	if binary.NativeEndian.Uint32(b[answerLayout:]) != layout {
+		return ErrVersion
+	}
+	pid := int32(binary.NativeEndian.Uint32(b[answerPID:]))
+	switch binary.NativeEndian.Uint32(b[answerStatus:]) {
+	case answerYes:
+	case answerForeign:
+		return fmt.Errorf("%w: process %d of user %d", ErrForeign, pid, binary.NativeEndian.Uint32(b[answerUID:]))
+	default:
+		return fmt.Errorf("%w: process %d", ErrDescriptors, pid)
+	}
+	ns := [2]uint64{binary.NativeEndian.Uint64(b[answerUserNS:]), binary.NativeEndian.Uint64(b[answerUserNS+8:])}
+	if ns != g.me.userns && ns != [2]uint64{} && g.me.userns != [2]uint64{} {
+		return fmt.Errorf("%w: process %d is in user namespace %d, this one in %d", ErrForeign, pid, ns[1], g.me.userns[1])
+	}
+	if fds != 2 {
+		return ErrGarbage
+	}
+	return nil
+}
+
+// answer lets in who has connected to the rendezvous, one after the other.
+func (g *Group) answer() {
+	for range 64 {
+		fd, _, err := unix.Accept4(g.rendezvous, sockFlags)
+		if err != nil {
+			return
+		}
+		g.step("answer:accepted")
+		g.answerTo(fd)
+		g.step("answer:sent")
+		closeFD(fd)
+	}
+}
+
+func (g *Group) answerTo(fd int) {
+	var b [answerLen]byte
+	binary.NativeEndian.PutUint64(b[answerMagic:], magic)
+	binary.NativeEndian.PutUint32(b[answerLayout:], layout)
+	binary.NativeEndian.PutUint32(b[answerUID:], g.me.uid)
+	binary.NativeEndian.PutUint32(b[answerPID:], uint32(os.Getpid()))
+	binary.NativeEndian.PutUint64(b[answerUserNS:], g.me.userns[0])
+	binary.NativeEndian.PutUint64(b[answerUserNS+8:], g.me.userns[1])
+	status := uint32(answerYes)
+	if cred, err := peer(fd); err != nil || cred.Uid != g.me.uid {
+		status = answerForeign
+	} else if err := sendFDs(fd, b[:], g.rendezvous, g.root); err == nil {
+		g.counts.answered.Add(1)
+		return
+	} else if errors.Is(err, ErrDescriptors) {
+		status = answerNoFDs
+	} else {
+		return // it has gone
+	}
+	g.counts.refused.Add(1)
+	binary.NativeEndian.PutUint32(b[answerStatus:], status)
+	_ = unix.Sendmsg(fd, b[:], nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+}
+
+// readable waits until there is something to read: errSilent if there is nothing in time.
+func readable(fd int, wait time.Duration) error {
+	end := time.Now().Add(wait)
+	for {
+		left := time.Until(end)
+		if left < 0 {
+			return errSilent
+		}
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, int(left.Milliseconds())+1)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return err
+		case n > 0:
+			return nil
+		}
+	}
+}
