@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/verbena-rdma/verbena/verbs/driver"
@@ -26,10 +27,14 @@ type portError struct {
 }
 
 func (e *portError) Error() string {
+	at, text := e.addr.String(), syscall.EADDRINUSE.Error()
 	if e.why != nil {
-		return e.addr.String() + ": " + e.why.Error()
+		text = e.why.Error()
 	}
-	return e.addr.String() + ": " + syscall.EADDRINUSE.Error()
+	if strings.Contains(text, at) {
+		return text
+	}
+	return at + ": " + text
 }
 
 // Unwrap gives the errnos.
