@@ -73,6 +73,7 @@ func Verbena() Rules {
 			{"cmd/...", "cmd/..."},
 			{"bench/...", "bench/..."},
 			{"interop/...", "interop/..."},
+			{"examples/...", "examples/..."},
 		},
 		Pure:      2,
 		Stateless: 5,
