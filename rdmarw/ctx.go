@@ -142,9 +142,10 @@ func (c *Ctx) end(qp *QP, port uint8, way way, dir Direction) error {
 	return nil
 }
 
-// putBack gives the regions back to the pool, each with what it owes now.
+// putBack gives the regions back to the pool, each with what it owes now, so that the
+// one that came out first is on top again.
 func (c *Ctx) putBack() {
-	for i := range c.regs {
+	for i := len(c.regs) - 1; i >= 0; i-- {
 		r := &c.regs[i]
 		switch {
 		case r.built && !r.ran():
@@ -176,5 +177,8 @@ func (c *Ctx) chainLen() int {
 
 // String tells kind, direction and size.
 func (c *Ctx) String() string {
+	if c.kind == KindNone {
+		return "not initialized"
+	}
 	return fmt.Sprintf("%v, %v, %d work requests", c.kind, c.dir, c.chainLen())
 }

@@ -56,7 +56,12 @@ func (s *strategy) rig(t testing.TB, base setup) (*rig, *rdmarw.QP, *verbs.QP) {
 	t.Helper()
 	base.limits = s.limits
 	r := newRig(t, base)
-	q, peer := r.target(func(a *rdmarw.QPInitAttr) { a.ForceMR = s.force })
+	q, peer := r.target(func(a *rdmarw.QPInitAttr) {
+		a.ForceMR = s.force
+		if base.pool != 0 {
+			a.MaxRDMACtxs, a.Cap.MaxSendWR = base.pool, 1200
+		}
+	})
 	return r, q, peer
 }
 

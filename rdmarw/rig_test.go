@@ -26,6 +26,7 @@ type setup struct {
 	link   simnet.Link
 	seed   uint64
 	faults *faults // of the target's device; nil: none
+	pool   uint32  // MaxRDMACtxs; 0: 16
 	small  bool    // 1,500 bytes of MTU, not 9,000
 }
 
