@@ -1,6 +1,7 @@
 package verbs_test
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
 	"testing"
@@ -151,7 +152,7 @@ func (n *node) step(q *verbs.QP, s ib.QPState, peer *verbs.QP, peerAddr netip.Ad
 	n.t.Helper()
 	a := ib.QPAttr{
 		QPState: s, PortNum: 1, QPAccessFlags: ib.AccessRemote &^ (ib.AccessFlushGlobal | ib.AccessFlushPersistent), QKey: qkey,
-		PathMTU: max(n.mtu, ib.MTU1024), MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: 1, Timeout: 8, RetryCnt: 7, RNRRetry: 6,
+		PathMTU: cmp.Or(n.mtu, ib.MTU1024), MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: 1, Timeout: 8, RetryCnt: 7, RNRRetry: 6,
 		RQPSN: 100, SQPSN: 100,
 		AHAttr: ib.AHAttr{IsGlobal: true, DGID: ib.GIDFromAddr(peerAddr), PortNum: 1, HopLimit: 64},
 	}

@@ -55,7 +55,7 @@ type purpose uint8
 
 const (
 	toRead      purpose = iota
-	toReadAgain       // what was read before
+	toReadAgain         // what was read before
 	toWrite
 )
 

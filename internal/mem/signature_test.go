@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -225,109 +226,111 @@ func spoil(t *rapid.T, blocks [][]byte, tuples []tuple) {
 
 // Random attributes, lists and errors, read and written in random cuts, against the
 // model: the same bytes, the same first error.
-func TestSignatureModel(t *testing.T) {
+func TestSignatureModel(t *testing.T) { rapid.Check(t, signatureModel) }
+
+func FuzzSignatureModel(f *testing.F) { f.Fuzz(rapid.MakeFuzz(signatureModel)) }
+
+func signatureModel(t *rapid.T) {
 	tb, pd := NewTable(64, 1), NewPD()
-	rapid.Check(t, func(t *rapid.T) {
-		a := drawAttrs(t)
-		interval := dif(a).PIInterval
-		n := rapid.IntRange(1, 5).Draw(t, "blocks")
-		blocks := make([][]byte, n)
-		seed := rapid.Byte().Draw(t, "data")
-		for k := range blocks {
-			blocks[k] = counting(interval, seed+byte(k)*7, 13)
+	a := drawAttrs(t)
+	interval := dif(a).PIInterval
+	n := rapid.IntRange(1, 5).Draw(t, "blocks")
+	blocks := make([][]byte, n)
+	seed := rapid.Byte().Draw(t, "data")
+	for k := range blocks {
+		blocks[k] = counting(interval, seed+byte(k)*7, 13)
+	}
+	inMem, onWire := a.Mem.SigType != ib.SigTypeNone, a.Wire.SigType != ib.SigTypeNone
+	mixed := inMem && rapid.Bool().Draw(t, "mixed")
+	var metaList [][]byte
+	size := n * interval
+	if mixed {
+		size += 8 * n
+	} else if inMem {
+		metaList = drawList(t, "meta", 8*n)
+	}
+	dataList := drawList(t, "data", size)
+	right := func(d *ib.T10DIFDomain) []tuple {
+		l := make([]tuple, n)
+		for k := range l {
+			l[k] = modelTuple(d, blocks[k], k)
 		}
-		inMem, onWire := a.Mem.SigType != ib.SigTypeNone, a.Wire.SigType != ib.SigTypeNone
-		mixed := inMem && rapid.Bool().Draw(t, "mixed")
-		var metaList [][]byte
-		size := n * interval
-		if mixed {
-			size += 8 * n
-		} else if inMem {
-			metaList = drawList(t, "meta", 8*n)
+		return l
+	}
+	r := sigRegion(t, tb, pd, dataList, metaList, a)
+	defer tb.Release(r)
+	key := uint32(r.LKey())
+	check := func(what string, want *ib.SigErr) {
+		got, bad := r.SigStatus()
+		if want != nil {
+			want.Key = key
 		}
-		dataList := drawList(t, "data", size)
-		right := func(d *ib.T10DIFDomain) []tuple {
-			l := make([]tuple, n)
-			for k := range l {
-				l[k] = modelTuple(d, blocks[k], k)
-			}
-			return l
+		if bad != (want != nil) || bad && got != *want {
+			t.Fatalf("%s: %+v %v, want %+v", what, got, bad, want)
 		}
-		r := sigRegion(t, tb, pd, dataList, metaList, a)
-		defer tb.Release(r)
-		key := uint32(r.LKey())
-		check := func(what string, want *ib.SigErr) {
-			got, bad := r.SigStatus()
-			if want != nil {
-				want.Key = key
-			}
-			if bad != (want != nil) || bad && got != *want {
-				t.Fatalf("%s: %+v %v, want %+v", what, got, bad, want)
-			}
-			if _, bad := r.SigStatus(); bad {
-				t.Fatalf("%s: told twice", what)
-			}
+		if _, bad := r.SigStatus(); bad {
+			t.Fatalf("%s: told twice", what)
 		}
-		cuts := func(n int, f func(off, n int)) {
-			for off := 0; off < n; {
-				k := rapid.IntRange(1, min(n-off, 3000)).Draw(t, "packet")
-				f(off, k)
-				off += k
-			}
+	}
+	cuts := func(n int, f func(off, n int)) {
+		for off := 0; off < n; {
+			k := rapid.IntRange(1, min(n-off, 3000)).Draw(t, "packet")
+			f(off, k)
+			off += k
 		}
+	}
 
-		// From memory to the wire.
-		var tuples []tuple
-		if inMem {
-			tuples = right(&a.Mem.DIF)
-			spoil(t, blocks, tuples)
-		}
-		if mixed {
-			spread(dataList, mix(blocks, tuples))
-		} else {
-			spread(dataList, mix(blocks, nil))
-			spread(metaList, mix(make([][]byte, n), tuples))
-		}
-		out, first := modelTurn(a, &a.Mem, &a.Wire, blocks, tuples)
-		want := mix(blocks, out)
-		if int(r.Length()) != len(want) {
-			t.Fatalf("length %d, want %d", r.Length(), len(want))
-		}
-		got := make([]byte, len(want))
-		cuts(len(want), func(off, n int) { copy(got[off:], gather(t, tb, pd, r, off, n)) })
-		if !bytes.Equal(got, want) {
-			t.Fatalf("on the wire:\n% x\nwant\n% x", got, want)
-		}
-		check("to the wire", first)
-		// Once more, in other cuts: the same bytes, whatever was read before.
-		off := rapid.IntRange(0, len(want)-1).Draw(t, "again")
-		if !bytes.Equal(gather(t, tb, pd, r, off, len(want)-off), want[off:]) {
-			t.Fatal("read again: other bytes")
-		}
-		r.SigStatus()
+	// From memory to the wire.
+	var tuples []tuple
+	if inMem {
+		tuples = right(&a.Mem.DIF)
+		spoil(t, blocks, tuples)
+	}
+	if mixed {
+		spread(dataList, mix(blocks, tuples))
+	} else {
+		spread(dataList, mix(blocks, nil))
+		spread(metaList, mix(make([][]byte, n), tuples))
+	}
+	out, first := modelTurn(a, &a.Mem, &a.Wire, blocks, tuples)
+	want := mix(blocks, out)
+	if int(r.Length()) != len(want) {
+		t.Fatalf("length %d, want %d", r.Length(), len(want))
+	}
+	got := make([]byte, len(want))
+	cuts(len(want), func(off, n int) { copy(got[off:], gather(t, tb, pd, r, off, n)) })
+	if !bytes.Equal(got, want) {
+		t.Fatalf("on the wire:\n% x\nwant\n% x", got, want)
+	}
+	check("to the wire", first)
+	// Once more, in other cuts: the same bytes, whatever was read before.
+	off := rapid.IntRange(0, len(want)-1).Draw(t, "again")
+	if !bytes.Equal(gather(t, tb, pd, r, off, len(want)-off), want[off:]) {
+		t.Fatal("read again: other bytes")
+	}
+	r.SigStatus()
 
-		// From the wire to memory.
-		tuples = nil
-		if onWire {
-			tuples = right(&a.Wire.DIF)
-			spoil(t, blocks, tuples)
-		}
-		out, first = modelTurn(a, &a.Wire, &a.Mem, blocks, tuples)
-		wire := mix(blocks, tuples)
-		spread(dataList, make([]byte, size))
-		cuts(len(wire), func(off, n int) { scatter(t, tb, pd, r, off, wire[off:off+n]) })
-		check("to memory", first)
-		wantData, wantMeta := mix(blocks, nil), mix(make([][]byte, n), out)
-		if mixed {
-			wantData, wantMeta = mix(blocks, out), nil
-		}
-		if got := bytes.Join(dataList, nil); !bytes.Equal(got, wantData) {
-			t.Fatalf("in memory:\n% x\nwant\n% x", got, wantData)
-		}
-		if got := bytes.Join(metaList, nil); !bytes.Equal(got, wantMeta) {
-			t.Fatalf("metadata:\n% x\nwant\n% x", got, wantMeta)
-		}
-	})
+	// From the wire to memory.
+	tuples = nil
+	if onWire {
+		tuples = right(&a.Wire.DIF)
+		spoil(t, blocks, tuples)
+	}
+	out, first = modelTurn(a, &a.Wire, &a.Mem, blocks, tuples)
+	wire := mix(blocks, tuples)
+	spread(dataList, make([]byte, size))
+	cuts(len(wire), func(off, n int) { scatter(t, tb, pd, r, off, wire[off:off+n]) })
+	check("to memory", first)
+	wantData, wantMeta := mix(blocks, nil), mix(make([][]byte, n), out)
+	if mixed {
+		wantData, wantMeta = mix(blocks, out), nil
+	}
+	if got := bytes.Join(dataList, nil); !bytes.Equal(got, wantData) {
+		t.Fatalf("in memory:\n% x\nwant\n% x", got, wantData)
+	}
+	if got := bytes.Join(metaList, nil); !bytes.Equal(got, wantMeta) {
+		t.Fatalf("metadata:\n% x\nwant\n% x", got, wantMeta)
+	}
 }
 
 // Each byte of two blocks and their tuples wrong in turn, on the way out and in.
@@ -663,6 +666,30 @@ func TestSignatureRemote(t *testing.T) {
 	}
 	if tb.Bind(pd, 5, w, r, w.RKey(), r.Addr(), 8, ib.AccessRemoteRead) {
 		t.Error("a window is bound to it")
+	}
+}
+
+// Several shards answer READs of one key at a time: who makes a tuple that is there
+// already leaves it alone (for the race detector).
+func TestSignatureSharedByShards(t *testing.T) {
+	tb, pd := NewTable(8, 1), NewPD()
+	data := counting(64*512, 1, 3)
+	r := sigRegion(t, tb, pd, [][]byte{data}, nil, &ib.SigAttrs{CheckMask: 0xFF, Wire: crcDomain(512)})
+	var sums [4]uint32
+	var wg sync.WaitGroup
+	for i := range sums {
+		wg.Go(func() {
+			for off := uint64(0); off < r.Length(); off += 1000 {
+				pieces, _ := tb.Remote(pd, 5, r.RKey(), r.Addr()+off, min(1000, r.Length()-off), ib.AccessRemoteRead, nil)
+				for _, p := range pieces {
+					sums[i], _ = CRC(sums[i], p)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if sums[0] == 0 || sums[1] != sums[0] || sums[2] != sums[0] || sums[3] != sums[0] {
+		t.Errorf("they read different bytes: %x", sums)
 	}
 }
 
