@@ -51,14 +51,14 @@ ibv_wr_set_ud_addr ibv_wr_set_xrc_srqn ibv_wr_start mbps_to_ibv_rate mult_to_ibv
 verbs_get_ctx_op`
 
 	// What the kernel's interface has beyond it and a program in user space can use.
-	cKernel = `ib_alloc_mr ib_map_mr_sg ib_update_fast_reg_key local_dma_lkey ib_drain_qp`
+	cKernel = `ib_alloc_mr ib_map_mr_sg ib_alloc_mr_integrity ib_map_mr_sg_pi ib_sig_attrs ib_check_mr_status ib_update_fast_reg_key local_dma_lkey ib_drain_qp`
 
 	// enum ibv_wr_opcode, and what the kernel's interface has beyond it.
 	cOpcodes = `
 IBV_WR_RDMA_WRITE IBV_WR_RDMA_WRITE_WITH_IMM IBV_WR_SEND IBV_WR_SEND_WITH_IMM IBV_WR_RDMA_READ
 IBV_WR_ATOMIC_CMP_AND_SWP IBV_WR_ATOMIC_FETCH_AND_ADD IBV_WR_LOCAL_INV IBV_WR_BIND_MW
 IBV_WR_SEND_WITH_INV IBV_WR_TSO IBV_WR_DRIVER1 IBV_WR_FLUSH IBV_WR_ATOMIC_WRITE IB_WR_REG_MR
-IB_WR_RDMA_READ_WITH_INV`
+IB_WR_RDMA_READ_WITH_INV IB_WR_REG_MR_INTEGRITY`
 
 	// enum ibv_event_type.
 	cEvents = `
