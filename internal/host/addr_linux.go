@@ -46,7 +46,7 @@ func readKept(b []byte) (addr netip.Addr, n int, ok bool) {
 
 // keepers gets the keepers of all addresses, the caller's.
 func (g *Group) keepers() ([]int, error) {
-	fds, err := g.peekRoot()
+	_, fds, err := g.peekRoot()
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +190,7 @@ func isAt(fd int, addr netip.Addr) bool {
 // lock makes this process the one that changes which addresses are in use. The lock is a
 // name, so it goes with the process.
 func (g *Group) lock() (int, error) {
-	name := fmt.Sprintf("%s/%016x/addr", g.name, g.d.load(hdrGroup))
+	name := g.groupName(g.id) + "/addr"
 	end := time.Now().Add(lockPatience)
 	for {
 		fd, err := selfSocket(name)

@@ -48,7 +48,7 @@ const (
 	claimWild   = 1 << 33
 	claimOnly   = 1 << 34 // keeps to its family
 	claimShares = 1 << 35 // bears others that share
-	claimBits   = claimIs4 | claimWild | claimOnly | claimShares | 1<<32 - 1
+	claimBits   = claimIs4 | claimWild | claimOnly | claimShares | (1<<32 - 1)
 )
 
 func claimWord(slot int, gen, seq uint32, state uint64) uint64 {

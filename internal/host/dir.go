@@ -11,7 +11,7 @@ const (
 	hdrMagic   = 0
 	hdrLayout  = 1
 	hdrSize    = 2 // of the memfd, bytes
-	hdrGroup   = 3 // random, part of all names of slots
+	hdrGroup   = 3 // random; in the root's message too, where nobody can change it
 	hdrSteward = 4 // owner word, 0: nobody
 	hdrBeat    = 5 // changes while the steward runs
 	hdrAddrs   = 6 // changes when an address comes into use, or is dropped

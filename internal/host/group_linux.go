@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -24,6 +25,7 @@ type Group struct {
 	// What all members hold. None of it changes after Join.
 	rendezvous, root int
 	dirFD, mails     int
+	id               uint64 // of the group
 	d                dir
 	shared, records  []byte // mappings
 
@@ -89,9 +91,13 @@ func (g *Group) step(name string) {
 	}
 }
 
+// groupName is the prefix of the names of one group, as opposed to one whose last members
+// are being taken apart.
+func (g *Group) groupName(id uint64) string { return fmt.Sprintf("%s/%016x", g.name, id) }
+
 // slotName is the name that belongs to who has a slot.
 func (g *Group) slotName(slot int) string {
-	return fmt.Sprintf("%s/%016x/%d", g.name, g.d.load(hdrGroup), slot)
+	return g.groupName(g.id) + "/" + strconv.Itoa(slot)
 }
 
 // Slot is the member's slot, 1 to 127.

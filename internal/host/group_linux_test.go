@@ -461,7 +461,9 @@ func BenchmarkJoin(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
+				b.StopTimer()
 				g.Close()
+				b.StartTimer()
 			}
 		})
 	}

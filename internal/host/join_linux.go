@@ -139,11 +139,7 @@ var (
 // found makes what the group shares. Until it listens nobody knows of it; if the process dies the name is free again.
 func (g *Group) found() (err error) {
 	fds := make([]int, 0, rootFDs)
-	mails := make([]int, 0, Slots)
-	defer func() {
-		closeFDs(fds)
-		closeFDs(mails)
-	}()
+	defer func() { closeFDs(fds) }()
 	dir, err := unix.MemfdCreate("verbena", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return err
@@ -165,15 +161,14 @@ func (g *Group) found() (err error) {
 	dirOf(b).begin(binary.NativeEndian.Uint64(id[:]))
 	_ = unix.Munmap(b)
 	g.step("found:directory")
-	for range Slots {
-		fd, err := newMailbox()
-		if err != nil {
-			return err
-		}
-		mails = append(mails, fd)
+	name := g.groupName(binary.NativeEndian.Uint64(id[:]))
+	mails, err := newMailboxes(name)
+	if err != nil {
+		return err
 	}
-	for range rootFDs - 1 {
-		fd, err := selfSocket("")
+	defer closeFDs(mails)
+	for i := range rootFDs - 1 {
+		fd, err := keeper(fmt.Sprintf("%s/k%d", name, i))
 		if err != nil {
 			return err
 		}
@@ -183,7 +178,7 @@ func (g *Group) found() (err error) {
 		return err
 	}
 	g.step("found:mailboxes")
-	if g.root, err = selfSocket(""); err != nil {
+	if g.root, err = keeper(name + "/root"); err != nil {
 		return err
 	}
 	if err := sendFDs(g.root, id[:], fds...); err != nil {
@@ -193,17 +188,32 @@ func (g *Group) found() (err error) {
 	return nil
 }
 
+// keeper makes a socket whose first message is what this process will send.
+func keeper(name string) (int, error) {
+	fd, err := selfSocket(name)
+	if err != nil {
+		return -1, err
+	}
+	// What a stranger sent before it was connected to itself is none of ours.
+	if err := drain(fd, drainMax); err != nil {
+		closeFD(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
 const dirSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
 func dirOf(b []byte) dir { return dir{words(b)} }
 
 // attach gets what the root has, and checks it.
 func (g *Group) attach() error {
-	fds, err := g.peekRoot()
+	id, fds, err := g.peekRoot()
 	if err != nil {
 		return err
 	}
 	g.step("join:peeked")
+	g.id = id
 	g.dirFD, g.mails = fds[0], fds[1]
 	closeFDs(fds[2:])
 	var st unix.Stat_t
@@ -228,18 +238,18 @@ func (g *Group) attach() error {
 	return nil
 }
 
-// peekRoot gets the descriptors of the root, which are the caller's.
-func (g *Group) peekRoot() ([]int, error) {
+// peekRoot gets the group's number and the descriptors of the root, which are the caller's.
+func (g *Group) peekRoot() (id uint64, fds []int, err error) {
 	var b [8]byte
-	_, fds, err := recvFDs(g.root, b[:], unix.MSG_PEEK)
+	n, fds, err := recvFDs(g.root, b[:], unix.MSG_PEEK)
 	if err != nil {
-		return nil, tooFew(err)
+		return 0, nil, tooFew(err)
 	}
-	if len(fds) != rootFDs {
+	if len(fds) != rootFDs || n != len(b) {
 		closeFDs(fds)
-		return nil, ErrGarbage
+		return 0, nil, ErrGarbage
 	}
-	return fds, nil
+	return binary.NativeEndian.Uint64(b[:]), fds, nil
 }
 
 // claimSlot takes a slot that nobody has: whoever has bound its name.

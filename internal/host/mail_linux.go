@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -11,16 +12,26 @@ import (
 // (net.core.wmem_max, 208 KiB) some 330 management datagrams fit.
 const mailBuf = 1 << 20
 
-// newMailbox makes the mailbox of a slot.
-func newMailbox() (int, error) {
-	fd, err := selfSocket("")
-	if err != nil {
-		return -1, err
+// newMailboxes makes the mailbox of each slot. What strangers have sent before they were
+// connected to themselves is thrown away by who takes the slot.
+func newMailboxes(name string) ([]int, error) {
+	fds := make([]int, 0, Slots)
+	option := unix.SO_SNDBUFFORCE
+	for slot := range Slots {
+		fd, err := selfSocket(fmt.Sprintf("%s/m%d", name, slot))
+		if err != nil {
+			closeFDs(fds)
+			return nil, err
+		}
+		fds = append(fds, fd)
+		if option == unix.SO_SNDBUFFORCE && unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, mailBuf) != nil {
+			option = unix.SO_SNDBUF
+		}
+		if option == unix.SO_SNDBUF {
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, mailBuf)
+		}
 	}
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, mailBuf) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, mailBuf)
-	}
-	return fd, nil
+	return fds, nil
 }
 
 // Mailbox is the descriptor of this member's mailbox, to wait for messages: it stays the group's, until Close.

@@ -21,29 +21,20 @@ func abstract(name string) *unix.SockaddrUnix { return &unix.SockaddrUnix{Name: 
 
 // selfSocket makes a datagram socket that is connected to itself: what is sent is received
 // by who reads it, however many hold it. Nobody else can send to it (EPERM). Its queue is
-// bounded by its send buffer alone. An empty name: the kernel gives it one.
+// bounded by its send buffer alone. EADDRINUSE: the name is taken.
 func selfSocket(name string) (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|sockFlags, 0)
 	if err != nil {
 		return -1, err
 	}
-	var a unix.Sockaddr = &unix.SockaddrUnix{}
-	if name != "" {
-		a = abstract(name)
-	}
+	a := abstract(name)
 	if err = unix.Bind(fd, a); err == nil {
-		if a, err = unix.Getsockname(fd); err == nil {
-			if err = unix.Connect(fd, a); err == nil {
-				// What somebody sent before it was connected is none of ours.
-				err = drain(fd, drainMax)
-			}
+		if err = unix.Connect(fd, a); err == nil {
+			return fd, nil
 		}
 	}
-	if err != nil {
-		closeFD(fd)
-		return -1, err
-	}
-	return fd, nil
+	closeFD(fd)
+	return -1, err
 }
 
 // drainMax bounds how many messages are thrown away: more than fit into a queue.

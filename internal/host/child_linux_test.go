@@ -1,0 +1,320 @@
+package host
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/verbs/driver"
+)
+
+// Tests with processes start the test binary again as a member that does what it is told
+// on its standard input, a command a line, and answers a line each; what happens on its own it tells in lines that
+// begin with "event".
+const (
+	envChild  = "HOST_TEST_CHILD"  // Config.Private
+	envKill   = "HOST_TEST_KILL"   // the step at which the process kills itself
+	envSteps  = "HOST_TEST_STEPS"  // tell the steps
+	envAnswer = "HOST_TEST_ANSWER" // Config.Answer
+)
+
+// Every goroutine ends with the group that started it.
+func TestMain(m *testing.M) {
+	if private := os.Getenv(envChild); private != "" {
+		child(private)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+type member struct {
+	cfg   Config
+	g     *Group
+	ports map[string]driver.PortClaim
+	conns map[string]driver.ConnHandle
+	fds   []int
+}
+
+func child(private string) {
+	var mu sync.Mutex
+	say := func(format string, args ...any) {
+		mu.Lock()
+		fmt.Printf(format+"\n", args...)
+		mu.Unlock()
+	}
+	m := &member{ports: map[string]driver.PortClaim{}, conns: map[string]driver.ConnHandle{}}
+	kill, steps := os.Getenv(envKill), os.Getenv(envSteps) != ""
+	m.cfg = Config{
+		IfIndex: 1, Private: private,
+		OnSteward: func(on bool) { say("event steward %v", on) },
+		OnDeath: func(d Death) {
+			list := []string{}
+			for _, c := range d.Conns {
+				list = append(list, strconv.Itoa(int(c.RemoteID)))
+			}
+			say("event death %d [%s]", d.Slot, strings.Join(list, " "))
+		},
+		Step: func(name string) {
+			if steps {
+				say("event step %s", name)
+			}
+			if name == kill {
+				_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+				select {}
+			}
+		},
+	}
+	if d, err := time.ParseDuration(os.Getenv(envAnswer)); err == nil {
+		m.cfg.Answer = d
+	}
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		words := strings.Fields(in.Text())
+		answer, err := m.do(words[0], words[1:])
+		if err != nil {
+			answer = "error " + strings.ReplaceAll(err.Error(), "\n", "; ")
+		}
+		say("%s", strings.TrimSpace("answer "+answer))
+	}
+}
+
+func (m *member) do(what string, args []string) (string, error) {
+	arg := func(i int) int {
+		n, _ := strconv.Atoi(args[i])
+		return n
+	}
+	switch what {
+	case "join":
+		ctx := context.Background()
+		if len(args) > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, time.Duration(arg(0))*time.Millisecond)
+			defer cancel()
+		}
+		g, err := Join(ctx, m.cfg)
+		if err != nil {
+			return "", err
+		}
+		m.g = g
+		return fmt.Sprint(g.Slot()), nil
+	case "close":
+		return "", m.g.Close()
+	case "members":
+		var list []string
+		for _, x := range m.g.Members() {
+			list = append(list, strconv.Itoa(x.Slot))
+		}
+		return strings.Join(list, " "), nil
+	case "sockets":
+		s, err := m.g.Sockets(netip.MustParseAddr(args[0]), makeSockets(arg(1)))
+		if err != nil {
+			return "", err
+		}
+		m.fds = append(m.fds, s.Own, s.Control)
+		a, err := unix.Getsockname(s.Control)
+		if err != nil {
+			return "", err
+		}
+		return fmt.Sprint(a.(*unix.SockaddrInet4).Port), nil
+	case "drop":
+		return "", m.g.Drop(netip.MustParseAddr(args[0]))
+	case "claim": // name space addr flags
+		p, err := m.g.ClaimPort(uint16(arg(1)), netip.MustParseAddrPort(args[2]), driver.ClaimFlags(arg(3)))
+		if err == nil {
+			m.ports[args[0]] = p
+		}
+		return "", err
+	case "listen":
+		return "", m.ports[args[0]].Listen(true)
+	case "release":
+		m.ports[args[0]].Release()
+	case "record": // name, remote ID
+		bits, _ := m.g.CommIDs()
+		r := driver.ConnRecord{Local: lo4, Remote: lo4, LocalID: bits | 1, RemoteID: uint32(arg(1))}
+		if h := m.conns[args[0]]; h != nil {
+			h.Update(&r)
+			return "", nil
+		}
+		h, err := m.g.RecordConn(&r)
+		m.conns[args[0]] = h
+		return "", err
+	case "unrecord":
+		m.conns[args[0]].Release()
+	case "send":
+		return "", m.g.Send(arg(0), []byte(args[1]))
+	case "recv":
+		b := make([]byte, 100)
+		n, err := m.g.Recv(b)
+		return string(b[:n]), err
+	case "steward":
+		return fmt.Sprint(m.g.Steward()), nil
+	case "storm": // rounds
+		return m.storm(arg(0))
+	case "limits":
+		return m.limits(arg(0), arg(1))
+	case "limit":
+		return "", unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(arg(0)), Max: uint64(arg(0))})
+	default:
+		return "", errors.New("what?")
+	}
+	return "", nil
+}
+
+// A process is a member in a process of its own.
+type process struct {
+	t     testing.TB
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	lines chan string // closed when it has ended
+
+	mu     sync.Mutex
+	events []string
+}
+
+// start starts a member; settings are environment variables.
+func start(t testing.TB, private string, attr *syscall.SysProcAttr, settings ...string) *process {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, cmd: exec.Command(exe), lines: make(chan string, 16)}
+	p.cmd.Env = append(append(os.Environ(), envChild+"="+private), settings...)
+	p.cmd.SysProcAttr = attr
+	p.cmd.Stderr = os.Stderr
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Skipf("a process cannot be started so: %v", err)
+	}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		defer close(p.lines)
+		s := bufio.NewScanner(out)
+		for s.Scan() {
+			if line, ok := strings.CutPrefix(s.Text(), "event "); ok {
+				p.mu.Lock()
+				p.events = append(p.events, line)
+				p.mu.Unlock()
+				continue
+			}
+			line, _ := strings.CutPrefix(s.Text(), "answer")
+			p.lines <- strings.TrimSpace(line)
+		}
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		for range p.lines { // until it has ended
+		}
+		<-read
+		_ = p.cmd.Wait()
+	})
+	return p
+}
+
+const childPatience = 20 * time.Second
+
+// try has it do something; false: it died at it.
+func (p *process) try(format string, args ...any) (string, bool) {
+	p.t.Helper()
+	if _, err := fmt.Fprintf(p.in, format+"\n", args...); err != nil {
+		return "", false
+	}
+	select {
+	case line, ok := <-p.lines:
+		return line, ok
+	case <-time.After(childPatience):
+		p.t.Fatalf("no answer to %q", fmt.Sprintf(format, args...))
+	}
+	return "", false
+}
+
+// do has it do something, without error.
+func (p *process) do(format string, args ...any) string {
+	p.t.Helper()
+	line, ok := p.try(format, args...)
+	if !ok {
+		p.t.Fatalf("it died at %q", fmt.Sprintf(format, args...))
+	}
+	if strings.HasPrefix(line, "error") {
+		p.t.Fatalf("%q: %s", fmt.Sprintf(format, args...), line)
+	}
+	return line
+}
+
+// fails has it do something that fails.
+func (p *process) fails(want error, format string, args ...any) {
+	p.t.Helper()
+	line, ok := p.try(format, args...)
+	if !ok || !strings.HasPrefix(line, "error") || !strings.Contains(line, want.Error()) {
+		p.t.Fatalf("%q: %q, %v; want error %q", fmt.Sprintf(format, args...), line, ok, want)
+	}
+}
+
+func (p *process) has(event string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Contains(p.events, event)
+}
+
+func (p *process) told(prefix string) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var list []string
+	for _, e := range p.events {
+		if rest, ok := strings.CutPrefix(e, prefix); ok {
+			list = append(list, rest)
+		}
+	}
+	return list
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+	if s != syscall.SIGSTOP {
+		return
+	}
+	var info unix.Siginfo // until it has stopped
+	if err := unix.Waitid(unix.P_PID, p.cmd.Process.Pid, &info, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// dead waits until it has ended.
+func (p *process) dead() {
+	p.t.Helper()
+	for {
+		select {
+		case _, ok := <-p.lines:
+			if !ok {
+				return
+			}
+		case <-time.After(childPatience):
+			p.t.Fatal("it lives")
+		}
+	}
+}
