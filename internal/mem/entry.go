@@ -34,6 +34,7 @@ type entry struct {
 	length uint64
 	buf    []byte   // kindMemory
 	list   []run    // kindList
+	shared bool     // ... which another entry has too
 	off    uint64   // ... and where in it iova is
 	sig    *sigView // kindSignature
 

@@ -3,6 +3,7 @@ package mem
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -15,12 +16,18 @@ type fast struct {
 	max    int                   // pages
 	mapped atomic.Pointer[entry] // what Map gave last: what the next registration takes
 	sig    *signature            // of a signature region only
+
+	// Under the table's lock: what registrations before had. Whoever has found before
+	// without a lock may still be looking at it, nobody at spare any more: between the
+	// two a key was taken away and waited for those (transport.Env.Revoke).
+	before, spare *entry
 }
 
 func (f *fast) release() {
 	if e := f.mapped.Load(); e != nil {
 		e.list, e.sig = nil, nil
 	}
+	f.before, f.spare = nil, nil
 	if f.sig != nil {
 		f.sig.release()
 	}
@@ -71,8 +78,9 @@ func (t *Table) Map(r *Region, list [][]byte, offset, pageSize int) (n, rest int
 			return 0, 0, &ParamError{"list", fmt.Sprintf("slice %d is empty", i), syscall.EINVAL}
 		}
 	}
-	e := &entry{kind: kindList, iova: uint64(address(list[0])) + uint64(offset), region: r}
-	e.list = make([]run, 0, len(list))
+	e := t.unused(r)
+	e.iova = uint64(address(list[0])) + uint64(offset)
+	e.list = slices.Grow(e.list, len(list))
 	page := uint64(pageSize)
 	pages := uint64(r.fast.max) // left
 	var end uint64              // address behind the slice before
@@ -122,6 +130,30 @@ func (t *Table) Map(r *Region, list [][]byte, offset, pageSize int) (n, rest int
 	return n, rest, nil
 }
 
+// unused gives an entry for a mapping of a fast-registration region: one that had its
+// turn, so that a region that is registered again and again takes nothing from the
+// heap, or a new one.
+func (t *Table) unused(r *Region) *entry {
+	t.mu.Lock()
+	e := r.fast.spare
+	r.fast.spare = nil
+	t.mu.Unlock()
+	if e == nil {
+		return &entry{kind: kindList, region: r}
+	}
+	clear(e.list)
+	e.key, e.access, e.length, e.list = 0, 0, 0, e.list[:0]
+	return e
+}
+
+// retire notes that a registration replaces that of old.
+func (f *fast) retire(old *entry) {
+	f.spare, f.before = f.before, old
+	if old.shared || old.kind != kindList {
+		f.before = nil
+	}
+}
+
 // append adds a piece to the list.
 func (e *entry) append(b []byte) {
 	e.length += uint64(len(b))
@@ -145,8 +177,10 @@ func (t *Table) FastRegister(pd *PD, r *Region, key ib.RKey, access ib.Access) b
 		e = s.register(r, uint32(key), access)
 	} else if e.key != 0 || access&ib.AccessZeroBased != 0 {
 		// Lookups know it already, or it counts from 0 for this registration only.
-		e = &entry{kind: kindList, iova: base(e.iova, access), length: e.length, list: e.list, region: r}
+		e.shared = true
+		e = &entry{kind: kindList, iova: base(e.iova, access), length: e.length, list: e.list, shared: true, region: r}
 	}
+	r.fast.retire(r.cur.Load())
 	e.key, e.access = uint32(key), access
 	e.pd.Store(pd)
 	r.cur.Store(e)

@@ -206,8 +206,9 @@ func TestFastRegistrationStates(t *testing.T) {
 	}
 }
 
-// A registration of mapped memory takes nothing from the heap: it happens on the
-// way of work requests. The bind of a window takes its entry.
+// A region that is mapped and registered again and again takes nothing from the heap:
+// it happens on the way of work requests. A mapping that is not registered takes its
+// entry and its list.
 func TestLocalOperationsAllocate(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector allocates")
@@ -215,22 +216,89 @@ func TestLocalOperationsAllocate(t *testing.T) {
 	tab, pd := newTable(t, 10), NewPD()
 	r := fastRegion(t, tab, pd, 4)
 	list := [][]byte{pages(4)}
-	n := testing.AllocsPerRun(100, func() {
+	mapped := func() {
 		if _, _, err := tab.Map(r, list, 0, pageLen); err != nil {
 			t.Fatal(err)
 		}
-	})
+	}
+	n := testing.AllocsPerRun(100, mapped)
 	all := testing.AllocsPerRun(100, func() {
-		if _, _, err := tab.Map(r, list, 0, pageLen); err != nil {
-			t.Fatal(err)
-		}
-		if !tab.FastRegister(pd, r, r.RKey(), allRights) || !tab.Invalidate(pd, 1, r.RKey(), false) {
+		mapped()
+		if !tab.FastRegister(pd, r, ib.IncRKey(r.RKey()), allRights) || !tab.Invalidate(pd, 1, r.RKey(), false) {
 			t.Fatal("refused")
 		}
 	})
-	if n != 2 || all != n {
+	if n != 2 || all != 0 {
 		t.Errorf("%v allocations in Map, %v with the registration", n, all)
 	}
+}
+
+// Registrations show the memory that they were given, in any order of mappings and
+// registrations, with windows on them, and what was found before a registration was
+// replaced stays as it was.
+func TestMappingsUsedAgain(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tab, pd := NewTable(4, 1), NewPD()
+		defer tab.Close()
+		p := pages(8)
+		r, err := tab.RegisterFast(pd, 8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mapped, registered []byte  // nil: none
+		found := map[*entry][][]byte{} // what was found since the key was taken away last
+		valid := false
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			switch rapid.IntRange(0, 3).Draw(t, "step") {
+			case 0:
+				from := rapid.IntRange(0, 6).Draw(t, "page")
+				b := p[from*pageLen : (from+1+rapid.IntRange(0, 1).Draw(t, "pages"))*pageLen]
+				list := [][]byte{b[:len(b)/2], b[len(b)/2:]}
+				if _, _, err := tab.Map(r, list, 0, pageLen); err != nil {
+					t.Fatal(err)
+				}
+				mapped = b
+			case 1:
+				access := allRights
+				if rapid.Bool().Draw(t, "zero-based") {
+					access |= ib.AccessZeroBased
+				}
+				if got, want := tab.FastRegister(pd, r, ib.IncRKey(r.RKey()), access), mapped != nil && !valid; got != want {
+					t.Fatalf("registered: %v, want %v", got, want)
+				} else if got {
+					registered, valid = mapped, true
+				}
+			case 2:
+				if valid {
+					tab.Invalidate(pd, 1, r.RKey(), false)
+					valid = false
+					clear(found) // whoever found it has let go, before anything else happens
+				}
+			}
+			e := r.cur.Load()
+			if valid {
+				out, ok := tab.Remote(pd, 1, r.RKey(), e.iova, e.length, ib.AccessRemoteRead, nil)
+				if !ok || !bytes.Equal(join(out), registered) || len(join(out)) != len(registered) || &out[0][0] != &registered[0] {
+					t.Fatal("other memory")
+				}
+			}
+			found[e] = listOf(e)
+			for e, was := range found {
+				if now := listOf(e); len(now) != len(was) || len(now) > 0 && &now[0][0] != &was[0][0] {
+					t.Fatal("what was found has changed")
+				}
+			}
+		}
+	})
+}
+
+// listOf is what an entry shows.
+func listOf(e *entry) [][]byte {
+	var out [][]byte
+	for _, r := range e.list {
+		out = append(out, r.buf)
+	}
+	return out
 }
 
 // Any part of a list of any slices is the right bytes.
