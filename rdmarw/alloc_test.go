@@ -1,0 +1,72 @@
+package rdmarw_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/rdmarw"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// A context that is used again takes nothing from the heap: not for Init, for the
+// chain, the post, the callback or Destroy, whatever the way.
+func TestReusedContextsAllocateNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	for _, s := range strategies() {
+		if s.limits.ContigMapping {
+			continue // each mapping is an object of the device
+		}
+		for d, dir := range directions {
+			t.Run(fmt.Sprintf("%s/%v", s.name, dir), func(t *testing.T) {
+				r, q, peer := s.rig(t, setup{})
+				b, remote := r.a.buffer(20*page), r.b.mem(20*page)
+				list, offset := s.list(r, b, 20, d)
+				total := -offset
+				var v []rdmarw.BioVec
+				for _, e := range list {
+					v = append(v, rdmarw.BioVec{Page: e, Len: uint32(len(e))})
+					total += len(e)
+				}
+				var c rdmarw.Ctx
+				var e rdmarw.CQE
+				told := 0
+				e.Done = func(*rdmarw.CQ, *verbs.WC) { told++ }
+				chain := []verbs.SendWR{{Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, WRID: r.a.rw.WRID(&e)}}
+				_ = peer
+				turn := func(chain []verbs.SendWR) {
+					var err error
+					if s.bvec {
+						_, err = c.InitBvec(q, 1, v, rdmarw.BvecIter{Size: uint32(total), BvecDone: uint32(offset)}, remote.Addr(), remote.RKey(), dir)
+					} else {
+						_, err = c.Init(q, 1, list, uint32(offset), remote.Addr(), remote.RKey(), dir)
+					}
+					must(t, err)
+					must(t, c.Post(q, 1, &e, chain))
+					r.kick()
+					was := told
+					if !r.process(func() bool { return told > was }) {
+						t.Fatal("no completion")
+					}
+					if s.bvec {
+						must(t, c.DestroyBvec(q, 1, v, dir))
+					} else {
+						must(t, c.Destroy(q, 1, list, dir))
+					}
+				}
+				for range 20 {
+					turn(nil)
+					turn(chain)
+				}
+				if n := testing.AllocsPerRun(50, func() { turn(nil) }); n != 0 {
+					t.Errorf("%v allocations", n)
+				}
+				if n := testing.AllocsPerRun(50, func() { turn(chain) }); n != 0 {
+					t.Errorf("%v allocations with a chain", n)
+				}
+			})
+		}
+	}
+}
