@@ -3,6 +3,7 @@ package host
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -165,6 +166,34 @@ func (m *member) do(what string, args []string) (string, error) {
 		return fmt.Sprint(m.g.Steward()), nil
 	case "storm": // rounds
 		return m.storm(arg(0))
+	case "squat": // uid
+		fd, err := bindName(m.as(args[0]).name)
+		if err != nil {
+			return "", err
+		}
+		return "", unix.Listen(fd, 1)
+	case "ask":
+		return "", m.as(args[0]).ask(context.Background())
+	case "knock":
+		fd, err := dial(m.as(args[0]).name)
+		if err != nil {
+			return "", err
+		}
+		defer closeFD(fd)
+		if err := readable(fd, childPatience); err != nil {
+			return "", err
+		}
+		var b [answerLen]byte
+		_, fds, err := recvFDs(fd, b[:], 0)
+		status, uid := binary.NativeEndian.Uint32(b[answerStatus:]), binary.NativeEndian.Uint32(b[answerUID:])
+		return fmt.Sprintf("status %d of %d, %d descriptors", status, uid, len(fds)), err
+	case "spoil":
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|sockFlags, 0)
+		if err != nil {
+			return "", err
+		}
+		defer closeFD(fd)
+		return "", unix.Sendto(fd, []byte("x"), 0, abstract(args[0]))
 	case "limits":
 		return m.limits(arg(0), arg(1))
 	case "limit":
@@ -189,11 +218,9 @@ type process struct {
 // start starts a member; settings are environment variables.
 func start(t testing.TB, private string, attr *syscall.SysProcAttr, settings ...string) *process {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &process{t: t, cmd: exec.Command(exe), lines: make(chan string, 16)}
+	var err error
+	// By this name other users can start it too, wherever it lies.
+	p := &process{t: t, cmd: exec.Command("/proc/self/exe"), lines: make(chan string, 16)}
 	p.cmd.Env = append(append(os.Environ(), envChild+"="+private), settings...)
 	p.cmd.SysProcAttr = attr
 	p.cmd.Stderr = os.Stderr

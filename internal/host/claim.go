@@ -237,6 +237,12 @@ func (c *claims) valid(w uint64) bool {
 	return claimState(w) <= claimListens && c.d.alive(slot, gen)
 }
 
+// shown is a quick look whether an entry may have a claim that read would give.
+func (c *claims) shown(i int) bool {
+	s := claimState(c.d.load(claimsAt + i*claimWords))
+	return s == claimTentative || s == claimHeld || s == claimListens
+}
+
 // read gives the claim in an entry, if one was published by a living member.
 func (c *claims) read(i int) (w uint64, k portKey, ok bool) {
 	e := claimsAt + i*claimWords
@@ -259,7 +265,7 @@ func (c *claims) check(k portKey, mine, except int, unused bool, at netip.AddrPo
 	var race error
 	for n := range claimWindow {
 		i := (home + n) % claimsLen
-		if i == mine || i == except {
+		if i == mine || i == except || !c.shown(i) {
 			continue
 		}
 		for range claimRounds {
@@ -277,8 +283,8 @@ func (c *claims) check(k portKey, mine, except int, unused bool, at netip.AddrPo
 				break
 			}
 			slot, gen := claimOwner(w)
-			if slot != c.slot && c.gone(slot) && c.d.alive(slot, gen) {
-				break // not buried yet
+			if slot != c.slot && (c.gone(slot) || !c.d.alive(slot, gen)) {
+				break // not buried yet, or since we looked
 			}
 			if claimState(w) != claimTentative {
 				pid := int(int32(c.d.load(slotAt(slot, slotPID))))
@@ -348,7 +354,11 @@ func (c *claims) listener(space, port uint16, local netip.Addr) (int, bool) {
 	home := claimHome(space, port)
 	best, found := 0, false
 	for n := range claimWindow {
-		w, o, ok := c.read((home + n) % claimsLen)
+		i := (home + n) % claimsLen
+		if !c.shown(i) {
+			continue
+		}
+		w, o, ok := c.read(i)
 		if !ok || claimState(w) != claimListens || uint32(o.w1) != uint32(want.w1) {
 			continue
 		}

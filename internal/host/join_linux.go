@@ -98,7 +98,7 @@ const backlog = 4096
 
 // meet gets rendezvous and root: it founds the group, or asks who has.
 func (g *Group) meet(ctx context.Context) (founded bool, err error) {
-	silent := false
+	silent, unable := false, 0
 	for {
 		fd, err := bindName(g.name)
 		if err == nil {
@@ -114,6 +114,8 @@ func (g *Group) meet(ctx context.Context) (founded bool, err error) {
 			return false, nil
 		case errors.Is(err, errSilent):
 			silent = true
+		case errors.Is(err, errUnable) && unable < unableMost:
+			unable++
 		case !errors.Is(err, errAgain):
 			return false, err
 		}
@@ -134,7 +136,12 @@ func (g *Group) meet(ctx context.Context) (founded bool, err error) {
 var (
 	errAgain  = errors.New("host: nobody listens yet, or not any more")
 	errSilent = errors.New("host: no answer")
+	errUnable = errors.New("which would let this one in")
 )
+
+// unableMost is how often who has too few descriptors is asked: another member may be the
+// next who answers.
+const unableMost = 50
 
 // found makes what the group shares. Until it listens nobody knows of it; if the process dies the name is free again.
 func (g *Group) found() (err error) {
@@ -325,16 +332,31 @@ func (g *Group) trySlot(slot int) (bool, error) {
 	g.d.store(slotAt(slot, slotPID), uint64(os.Getpid()))
 	g.d.store(slotAt(slot, slotFlags), 0)
 	g.slot, g.gen, g.self = slot, gen, owner(slot, gen)
-	g.claims = claims{d: g.d, slot: slot, gen: gen, step: g.step, gone: g.gone, held: map[portKey]*claim{}}
+	g.claims = claims{d: g.d, slot: slot, gen: gen, step: g.step, gone: g.dead, held: map[portKey]*claim{}}
 	g.conns = conns{d: g.d, w: words(g.records), slot: slot, gen: gen, step: g.step}
 	g.pool = pool{d: g.d, self: g.self}
 	g.d.store(slotAt(slot, slotState), slotWord(gen, slotLive))
 	g.step("claim:live")
+	g.poke() // the steward watches us from now on
+	g.step("claim:told")
 	return true, nil
 }
 
 // gone reports whether a slot's owner is dead, whatever the directory says.
 func (g *Group) gone(slot int) bool { return !bound(g.slotName(slot)) }
+
+// dead is gone also while somebody who buries the owner has bound the name, but has not
+// written it down yet: only the owner listens.
+func (g *Group) dead(slot int) bool {
+	if g.gone(slot) {
+		return true
+	}
+	fd, err := dial(g.slotName(slot))
+	if err == nil {
+		closeFD(fd)
+	}
+	return errors.Is(err, unix.ECONNREFUSED)
+}
 
 // What a member answers a process that has connected to the rendezvous: everything in
 // the machine's byte order.
@@ -412,7 +434,7 @@ func (g *Group) judge(b []byte, fds int) error {
 	case answerForeign:
 		return fmt.Errorf("%w: process %d of user %d", ErrForeign, pid, binary.NativeEndian.Uint32(b[answerUID:]))
 	default:
-		return fmt.Errorf("%w: process %d", ErrDescriptors, pid)
+		return fmt.Errorf("%w: process %d, %w", ErrDescriptors, pid, errUnable)
 	}
 	ns := [2]uint64{binary.NativeEndian.Uint64(b[answerUserNS:]), binary.NativeEndian.Uint64(b[answerUserNS+8:])}
 	if ns != g.me.userns && ns != [2]uint64{} && g.me.userns != [2]uint64{} {

@@ -1,0 +1,158 @@
+package host
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const stranger = 12345 // a user
+
+func asUser(uid uint32) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid, NoSetGroups: os.Getuid() != 0}}
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("only root starts processes of other users")
+	}
+}
+
+// Another user has a group of its own on the same interface.
+func TestOtherUser(t *testing.T) {
+	needRoot(t)
+	name := private(t)
+	g := mustJoin(t, Config{IfIndex: 1, Private: name})
+	p := start(t, name, asUser(stranger))
+	if slot := p.do("join"); slot != "1" {
+		t.Errorf("slot %s", slot)
+	}
+	if p.do("members") != "1" || len(g.Members()) != 1 {
+		t.Error("they see each other")
+	}
+}
+
+// Whoever has taken our name is told apart by the kernel, and named.
+func TestNameTakenByOtherUser(t *testing.T) {
+	needRoot(t)
+	name := private(t)
+	p := start(t, name, asUser(stranger))
+	p.do("squat 0")
+	_, err := Join(context.Background(), Config{IfIndex: 1, Private: name})
+	if !errors.Is(err, ErrForeign) || !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "user 12345") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Another user who connects to us gets a refusal, and no descriptor.
+func TestOtherUserIsRefused(t *testing.T) {
+	needRoot(t)
+	name := private(t)
+	g := mustJoin(t, Config{IfIndex: 1, Private: name})
+	p := start(t, name, asUser(stranger))
+	if got := p.do("knock 0"); got != "status 1 of 0, 0 descriptors" {
+		t.Error(got)
+	}
+	p.fails(ErrForeign, "ask 0")
+	if s := g.Stats(); s.Refused != 2 && s.Refused != 1 || s.Answered != 0 {
+		t.Errorf("%+v", s)
+	}
+	// Nor can he send to our mailboxes and slots.
+	p.fails(unix.EPERM, "spoil %s/m1", g.groupName(g.id))
+	p.fails(unix.EPERM, "spoil %s/root", g.groupName(g.id))
+	p.fails(unix.EPERM, "spoil %s", g.slotName(1))
+}
+
+// The same user in another user namespace is refused, by itself.
+func TestOtherUserNamespace(t *testing.T) {
+	name := private(t)
+	mustJoin(t, Config{IfIndex: 1, Private: name})
+	uid, gid := os.Getuid(), os.Getgid()
+	p := start(t, name, &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}},
+	})
+	p.fails(ErrForeign, "join")
+	p.fails(errors.New("is in user namespace"), "join")
+	// One whom nobody knows there.
+	q := start(t, name, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER})
+	q.fails(errors.New("stands for all that are not mapped"), "join")
+}
+
+// Ordinary users may have only so many descriptors in flight.
+func TestDescriptorsInFlight(t *testing.T) {
+	needRoot(t)
+	name := private(t)
+	// A user of its own: what others of the test have in flight counts for theirs.
+	r, p := start(t, name, asUser(stranger+1)), start(t, name, asUser(stranger+1))
+	r.do("join")
+	p.do("limit 200")
+	p.do("join")
+	p.do("sockets 127.0.0.1 128")
+	p.fails(ErrDescriptors, "sockets 127.0.0.2 128")
+	p.do("claim p 262 127.0.0.1:7471 0") // the rest goes on
+	r.do("sockets 127.0.0.2 128")
+	// Who comes is let in by the one that can.
+	q := start(t, name, asUser(stranger+1))
+	q.do("join")
+	q.do("sockets 127.0.0.2 128")
+	// Without it nobody can, and tells so.
+	q.do("close")
+	r.do("close")
+	q.fails(ErrDescriptors, "join 500")
+	q.fails(fmt.Errorf("process %d", p.cmd.Process.Pid), "join 500")
+}
+
+// An answer is input.
+func TestAnswers(t *testing.T) {
+	me, err := whoami()
+	if err != nil {
+		t.Skip(err)
+	}
+	g := &Group{me: me}
+	good := make([]byte, answerLen)
+	binary.NativeEndian.PutUint64(good[answerMagic:], magic)
+	binary.NativeEndian.PutUint32(good[answerLayout:], layout)
+	binary.NativeEndian.PutUint64(good[answerUserNS:], me.userns[0])
+	binary.NativeEndian.PutUint64(good[answerUserNS+8:], me.userns[1])
+	if err := g.judge(good, 2); err != nil {
+		t.Error(err)
+	}
+	for fds := range 4 {
+		if err := g.judge(good, fds); fds != 2 && !errors.Is(err, ErrGarbage) {
+			t.Errorf("%d descriptors: %v", fds, err)
+		}
+	}
+	for n := range answerLen {
+		if err := g.judge(good[:n], 2); !errors.Is(err, ErrGarbage) {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+	}
+	for _, c := range []struct {
+		at   int
+		want error
+	}{{answerMagic, ErrGarbage}, {answerLayout, ErrVersion}, {answerStatus, ErrForeign}, {answerStatus + 1, ErrDescriptors}, {answerUserNS + 8, ErrForeign}} {
+		bad := append([]byte(nil), good...)
+		bad[c.at]++
+		if err := g.judge(bad, 2); !errors.Is(err, c.want) {
+			t.Errorf("byte %d: %v, want %v", c.at, err, c.want)
+		}
+	}
+}
+
+// as changes whose group a member goes to.
+func (m *member) as(uid string) *Group {
+	me, _ := whoami()
+	g := &Group{cfg: m.cfg, me: me, name: "verbena" + m.cfg.Private + "." + uid + ".1"}
+	g.cfg.setDefaults()
+	return g
+}
