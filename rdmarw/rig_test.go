@@ -1,6 +1,7 @@
 package rdmarw_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"net/netip"
@@ -285,6 +286,9 @@ func (r *rig) quiet(ws ...*watch) {
 
 // fill gives memory recognizable content.
 func (r *rig) fill(b []byte) {
+	for ; len(b) >= 8; b = b[8:] {
+		binary.LittleEndian.PutUint64(b, r.rnd.Uint64())
+	}
 	for i := range b {
 		b[i] = byte(r.rnd.Uint32())
 	}
@@ -314,6 +318,36 @@ func (r *rig) pages(b []byte, n int) [][]byte {
 	r.rnd.Shuffle(n, func(i, j int) { list[i], list[j] = list[j], list[i] })
 	list[n-1] = list[n-1][:1+r.rnd.IntN(page)]
 	list[0] = list[0][r.rnd.IntN(len(list[0])):]
+	return list
+}
+
+// pieces cuts b into n elements of odd places and lengths without gaps: runs of pages, in
+// random order, each cut into neighbours.
+func (r *rig) pieces(b []byte, n int) [][]byte {
+	runs := 1 + r.rnd.IntN(min(n, len(b)/page))
+	starts := r.rnd.Perm(len(b) / page)[:runs] // where runs begin; the first begins the list
+	slices.Sort(starts)
+	order := r.rnd.Perm(runs)
+	var list [][]byte
+	for i, k := range order {
+		end := len(b) / page
+		if k+1 < runs {
+			end = starts[k+1]
+		}
+		run := b[starts[k]*page : end*page : end*page]
+		if i == 0 {
+			run = run[r.rnd.IntN(page):]
+		}
+		if i == runs-1 {
+			run = run[:len(run)-r.rnd.IntN(min(page, len(run)))]
+		}
+		cuts := (n - len(list)) / (runs - i) // elements of this run
+		for ; cuts > 1 && len(run) > cuts; cuts-- {
+			k := 1 + r.rnd.IntN(max(min(2*len(run)/cuts, len(run)-cuts), 1))
+			list, run = append(list, run[:k:k]), run[k:]
+		}
+		list = append(list, run)
+	}
 	return list
 }
 
