@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// lockPatience bounds how long a process is waited for that is making an
-	// address's sockets, makePatience how long Make is asked again.
-	lockPatience = 2 * time.Second
+	// lockAnswers bounds how long a process is waited for that is making an address's
+	// sockets, in Config.Answer, makePatience how long Make is asked again.
+	lockAnswers  = 10
 	makePatience = 500 * time.Millisecond
 )
 
@@ -191,7 +191,7 @@ func isAt(fd int, addr netip.Addr) bool {
 // name, so it goes with the process.
 func (g *Group) lock() (int, error) {
 	name := g.groupName(g.id) + "/addr"
-	end := time.Now().Add(lockPatience)
+	end := time.Now().Add(lockAnswers * g.cfg.Answer)
 	for {
 		fd, err := selfSocket(name)
 		if !errors.Is(err, unix.EADDRINUSE) {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +31,7 @@ import (
 const (
 	envChild  = "HOST_TEST_CHILD"  // Config.Private
 	envKill   = "HOST_TEST_KILL"   // the step at which the process kills itself
+	envStop   = "HOST_TEST_STOP"   // the step at which it stops itself, once
 	envSteps  = "HOST_TEST_STEPS"  // tell the steps
 	envAnswer = "HOST_TEST_ANSWER" // Config.Answer
 )
@@ -59,7 +61,7 @@ func child(private string) {
 		mu.Unlock()
 	}
 	m := &member{ports: map[string]driver.PortClaim{}, conns: map[string]driver.ConnHandle{}}
-	kill, steps := os.Getenv(envKill), os.Getenv(envSteps) != ""
+	kill, stop, steps := os.Getenv(envKill), os.Getenv(envStop), os.Getenv(envSteps) != ""
 	m.cfg = Config{
 		IfIndex: 1, Private: private,
 		OnSteward: func(on bool) { say("event steward %v", on) },
@@ -73,6 +75,13 @@ func child(private string) {
 		Step: func(name string) {
 			if steps {
 				say("event step %s", name)
+			}
+			if name == stop {
+				stop = ""
+				// To this thread: then it stops before it goes on.
+				runtime.LockOSThread()
+				_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
+				runtime.UnlockOSThread()
 			}
 			if name == kill {
 				_ = unix.Kill(os.Getpid(), unix.SIGKILL)
@@ -157,7 +166,11 @@ func (m *member) do(what string, args []string) (string, error) {
 	case "unrecord":
 		m.conns[args[0]].Release()
 	case "send":
-		return "", m.g.Send(arg(0), []byte(args[1]))
+		to := arg(0)
+		if args[0] == "self" {
+			to = m.g.Slot()
+		}
+		return "", m.g.Send(to, []byte(args[1]))
 	case "recv":
 		b := make([]byte, 100)
 		n, err := m.g.Recv(b)
@@ -322,10 +335,15 @@ func (p *process) signal(s syscall.Signal) {
 	if err := p.cmd.Process.Signal(s); err != nil {
 		p.t.Fatal(err)
 	}
-	if s != syscall.SIGSTOP {
-		return
+	if s == syscall.SIGSTOP {
+		p.stopped()
 	}
-	var info unix.Siginfo // until it has stopped
+}
+
+// stopped waits until it has stopped.
+func (p *process) stopped() {
+	p.t.Helper()
+	var info unix.Siginfo
 	if err := unix.Waitid(unix.P_PID, p.cmd.Process.Pid, &info, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
 		p.t.Fatal(err)
 	}

@@ -46,6 +46,7 @@ type Config struct {
 	Heartbeat, Stale time.Duration
 
 	// Answer is how long a member that was asked may take before another one is asked; 0: 200 ms.
+	// Who is about to bring an address into use may take ten times as long.
 	Answer time.Duration
 
 	// Step, if set, is called before each step that others can see, with its name. Tests

@@ -23,7 +23,7 @@ var whole = []string{
 	"record y 8",
 	"record y 9",
 	"unrecord x",
-	"send 1 hello",
+	"send self hello",
 	"drop 127.0.0.2",
 	"close",
 }
@@ -110,7 +110,7 @@ func TestKilledBesideOthers(t *testing.T) {
 			afterwards(t, name)
 			want := map[string][]string{
 				"record x 7": {"", "7"}, "record y 8": {"7", "7 8"}, "record y 9": {"7 8", "7 9"}, "unrecord x": {"7 9", "9"},
-				"send 1 hello": {"9"}, "drop 127.0.0.2": {"9"}, "close": {"9"},
+				"send self hello": {"9"}, "drop 127.0.0.2": {"9"}, "close": {"9"},
 			}[cmd]
 			if want == nil {
 				want = []string{""}
