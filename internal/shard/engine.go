@@ -13,6 +13,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/mem"
 	"github.com/verbena-rdma/verbena/internal/pkt"
 	"github.com/verbena-rdma/verbena/internal/port"
+	"github.com/verbena-rdma/verbena/internal/psn"
 	"github.com/verbena-rdma/verbena/internal/trace"
 	"github.com/verbena-rdma/verbena/internal/transport"
 )
@@ -51,6 +52,7 @@ type Engine struct {
 	pkt       transport.Packet
 	groups    map[netip.Addr][]seat // multicast
 	gsi       *GSI                  // queue pair 1; nil: nobody serves it
+	gsiNext   psn.PSN               // of the next datagram from queue pair 1; means nothing to anybody; under the first shard's lock
 	part      pkt.Datagram          // scratch of cut
 	handed    bool                  // something was forwarded in this turn
 	rxDeliver transport.Deliveries

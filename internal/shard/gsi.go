@@ -6,7 +6,6 @@ import (
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/pkt"
-	"github.com/verbena-rdma/verbena/internal/psn"
 	"github.com/verbena-rdma/verbena/internal/wire/roce"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
@@ -24,7 +23,6 @@ type GSI struct {
 	ring []driver.MAD
 	head int
 	n    int
-	next psn.PSN // of the next datagram; means nothing to anybody
 }
 
 // management is what parse finds for a datagram to queue pair 1 that somebody serves.
@@ -128,17 +126,20 @@ func (e *Engine) manage(now int64, s *Shard, path *peerPath, seg []byte, id uint
 }
 
 // Send sends a management datagram over a flow.
-func (g *GSI) Send(f *pkt.Flow, data *[driver.MADLen]byte) error {
-	s := g.eng.shards[0]
+func (g *GSI) Send(f *pkt.Flow, data *[driver.MADLen]byte) error { return g.eng.SendMAD(f, data) }
+
+// SendMAD sends a management datagram over a flow, whoever serves queue pair 1.
+func (x *Engine) SendMAD(f *pkt.Flow, data *[driver.MADLen]byte) error {
+	s := x.shards[0]
 	e := s.Lock()
 	e.Count(&s.own)
 	var err error
 	e.RoomCopy(len(data))
 	info := roce.OpUDSendOnly.Info()
 	h := e.Tx.Begin(f, info.HdrLen, len(data))
-	roce.BTH(h).Put(roce.OpUDSendOnly, false, 0, uint16(ib.PKeyDefault), uint32(ib.QPNGSI), false, g.next)
+	roce.BTH(h).Put(roce.OpUDSendOnly, false, 0, uint16(ib.PKeyDefault), uint32(ib.QPNGSI), false, x.gsiNext)
 	roce.DETH(h[info.DETH:]).Put(uint32(ib.QKeyGSI), uint32(ib.QPNGSI))
-	g.next = g.next.Next()
+	x.gsiNext = x.gsiNext.Next()
 	e.Tx.Copy() // the caller's bytes may not outlive the call
 	if err = e.Tx.Payload(data[:]); err != nil {
 		e.Tx.Abort()

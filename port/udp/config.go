@@ -19,6 +19,15 @@ type Config struct {
 	// interfaces may share.
 	IfIndex int
 
+	// Share has the addresses shared with other processes of the host; nil: this port
+	// has them alone. The caller closes it after the port.
+	Share Group
+	// Alone says, where Share is nil, why; for the error when somebody else has an address.
+	Alone string
+	// Unsteered does without the kernel's help in finding the process that a datagram is
+	// for, as where it has none.
+	Unsteered bool
+
 	NoGSO  bool // one datagram for each message
 	NoGRO  bool // receive datagrams one by one
 	NoMMsg bool // one system call for each message

@@ -32,8 +32,16 @@ func (p *Port) DropLocal(addr netip.Addr) {
 		if err != nil {
 			return // out of descriptors: the socket stays
 		}
+		if s.control != nil {
+			p.unwatch(s.control)
+			_ = unix.Close(s.control.fd)
+			s.control = nil
+			_ = p.share.group.Drop(addr.WithZone(""))
+			p.share.tell.Store(true)
+			p.share.again()
+		}
 		p.groups.mu.Lock()
-		lost := uint64(socketDrops(s.fd))
+		lost := s.drops()
 		if s.replace(none) == nil {
 			s.dropped = true
 			p.groups.overflowed += lost // who counts next does not see the socket
@@ -46,13 +54,18 @@ func (p *Port) DropLocal(addr netip.Addr) {
 // reopen makes the socket anew, behind the same descriptor. The caller holds
 // Port.mu.
 func (p *Port) reopen(s *socket) error {
-	n, err := openSocket(&p.cfg, s.addr)
+	n, err := p.openLocal(s.addr)
 	if err != nil {
 		return err
 	}
 	if err := s.replace(n.fd); err != nil {
 		return err
 	}
+	if s.control = n.control; s.control != nil {
+		s.control.index = s.index
+	}
+	s.blind, s.lost = n.blind, n.lost
+	p.renewed.Add(1)
 	s.dropped = false
 	p.wait.kick()
 	return nil

@@ -93,8 +93,10 @@ func (g *groups) set(fd int32, s *socket) {
 		g.byFD[fd] = s
 		return
 	}
+	if s := g.byFD[fd]; s != nil {
+		g.overflowed += s.drops()
+	}
 	delete(g.byFD, fd)
-	g.overflowed += uint64(socketDrops(int(fd)))
 }
 
 // openEpoll makes the descriptor of all groups when the first is joined. The
@@ -164,7 +166,15 @@ func (p *Port) recvGroups(b *pkt.Rx, at, limit int) int {
 		if at >= limit {
 			break
 		}
-		if s := g.byFD[e.Fd]; s != nil {
+		switch s := g.byFD[e.Fd]; {
+		case s == nil:
+		case s.kind == mailbox:
+			at = p.recvMail(b, at, limit)
+		case s.kind == control && !p.share.group.Steward():
+			p.share.again() // somebody else reads it now
+		case s.unsteered:
+			at = p.relayFrom(s, b, at, limit)
+		default:
 			at = p.recvFrom(s, b, at, limit)
 		}
 	}

@@ -68,21 +68,14 @@ func parseProcAddr(s string) (netip.Addr, bool) {
 	return a.Unmap(), ok
 }
 
-// otherAddr is what always helps: RoCE has one UDP port, so each process needs an
-// address of its own.
+// otherAddr is what always helps: RoCE has one UDP port, so who does not share an
+// address needs one of its own.
 const otherAddr = "give this one another address (rdma.WithAddrs, VERBENA_ADDRS)"
 
 // whoHolds describes, as well as it can be told, who has the port of an
 // address and what to do about it.
 func whoHolds(addr netip.Addr) string {
-	// A dual-stack wildcard socket, listed with IPv6, also holds IPv4 addresses.
-	var found []holder
-	// Of this thread: /proc/net is the network of the process's first thread.
-	for _, name := range []string{"/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"} {
-		if table, err := os.ReadFile(name); err == nil {
-			found = append(found, parseHolders(table, addr)...)
-		}
-	}
+	found := holders(addr)
 	if len(found) == 0 {
 		return "the holder cannot be told (it may have gone by now, or run in another container): stop it, or " + otherAddr
 	}
@@ -90,15 +83,33 @@ func whoHolds(addr netip.Addr) string {
 	return found[0].describe(pid, name)
 }
 
+// holders lists the sockets that have the port of an address.
+func holders(addr netip.Addr) (found []holder) {
+	// Of this thread: /proc/net is the network of the process's first thread. A dual-stack
+	// wildcard socket, listed with IPv6, also holds IPv4 addresses.
+	for _, name := range []string{"/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"} {
+		if table, err := os.ReadFile(name); err == nil {
+			found = append(found, parseHolders(table, addr)...)
+		}
+	}
+	return found
+}
+
 // describe says who the holder is and what to do; pid is 0 where that is not known.
 func (h holder) describe(pid int, name string) string {
 	switch {
 	case pid == os.Getpid():
 		return "this process has the address open already, in another Context: share that one, or " + otherAddr
+	case pid != 0 && h.uid != os.Getuid():
+		return fmt.Sprintf("held by process %d (%s) of uid %d, and only processes of one user share an address: stop it, or %s", pid, name, h.uid, otherAddr)
 	case pid != 0:
-		return fmt.Sprintf("held by process %d (%s) of uid %d: stop it, or %s", pid, name, h.uid, otherAddr)
+		return fmt.Sprintf("held by process %d (%s) of uid %d, which does not share it with this one: stop it, or %s", pid, name, h.uid, otherAddr)
 	case h.uid == 0 && h.addr.IsUnspecified():
 		return "held on all addresses by uid 0, perhaps by the kernel's rdma_rxe (see `rdma link`; remove it with `rdma link delete`)"
+	}
+	if h.uid != os.Getuid() {
+		return fmt.Sprintf("held by a process of uid %d (as root `ss -ulpn sport = :%d` names it), and only processes of one user share an address: stop it, or %s",
+			h.uid, roce.Port, otherAddr)
 	}
 	return fmt.Sprintf("held by a process of uid %d (as root `ss -ulpn sport = :%d` names it): stop it, or %s", h.uid, roce.Port, otherAddr)
 }

@@ -73,19 +73,21 @@ func TestAddressInUse(t *testing.T) {
 
 // Of another process its number and name are told, as far as they are known.
 func TestDescribeHolder(t *testing.T) {
-	h := holder{addr: netip.MustParseAddr("127.0.0.1"), uid: 1000}
+	h := holder{addr: netip.MustParseAddr("127.0.0.1"), uid: os.Getuid() + 1000}
 	for _, c := range []struct {
 		h    holder
 		pid  int
 		name string
 		want string
 	}{
-		{h, 1 << 30, "other", "held by process 1073741824 (other) of uid 1000: stop it, or give this one another address (rdma.WithAddrs, VERBENA_ADDRS)"},
-		{h, 0, "", "held by a process of uid 1000 (as root `ss -ulpn sport = :4791` names it): stop it, or give"},
+		{h, 1 << 30, "other", "held by process 1073741824 (other) of uid %d, and only processes of one user share an address: stop it, or give this one another address (rdma.WithAddrs, VERBENA_ADDRS)"},
+		{h, 0, "", "held by a process of uid %d (as root `ss -ulpn sport = :4791` names it), and only processes of one user share an address: stop it, or give"},
+		{holder{addr: h.addr, uid: os.Getuid()}, 1 << 30, "other", "which does not share it with this one: stop it, or give"},
 		{holder{addr: netip.IPv4Unspecified()}, 0, "", "rdma link delete"},
 	} {
-		if got := c.h.describe(c.pid, c.name); !strings.Contains(got, c.want) {
-			t.Errorf("%q lacks %q", got, c.want)
+		want := strings.ReplaceAll(c.want, "%d", fmt.Sprint(c.h.uid))
+		if got := c.h.describe(c.pid, c.name); !strings.Contains(got, want) {
+			t.Errorf("%q lacks %q", got, want)
 		}
 	}
 }

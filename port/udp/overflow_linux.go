@@ -19,10 +19,10 @@ func (p *Port) countDrops() {
 	defer g.mu.Unlock()
 	n := g.overflowed
 	for _, s := range *p.socks.Load() {
-		n += uint64(socketDrops(s.fd))
+		n += s.drops()
 	}
 	for _, s := range g.byFD {
-		n += uint64(socketDrops(s.fd))
+		n += s.drops()
 	}
 	p.counters.rxOverflow.Store(n)
 }

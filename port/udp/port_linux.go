@@ -32,6 +32,14 @@ type Port struct {
 	destroy sync.Once
 	closed  chan struct{} // closed when no descriptor is left
 
+	share *sharing     // nil: nobody shares the addresses
+	side  atomic.Int32 // what the last ppoll said of the epoll descriptor
+	more  atomic.Bool  // there is more of a message that was read
+	// renewed counts the sockets that were opened again.
+	renewed atomic.Uint32
+	// Messages to mailboxes that were full are left.
+	unsent atomic.Bool
+
 	groups   groups
 	counters counters
 	free     [4]atomic.Pointer[scratch]
@@ -68,6 +76,12 @@ func Open(cfg Config) (*Port, error) {
 	}
 	p.recvBuf = probe.recvBuf
 	p.maxSegs.Store(int32(probe.maxSegs))
+	if cfg.Share != nil {
+		if err := p.openSharing(); err != nil {
+			_ = unix.Close(event)
+			return nil, err
+		}
+	}
 	return p, nil
 }
 
@@ -100,6 +114,7 @@ func (p *Port) closeAll() {
 		_ = unix.Close(s.fd)
 	}
 	p.groups.close()
+	p.closeSharing()
 	_ = unix.Close(p.wait.event)
 	close(p.closed)
 }
@@ -113,12 +128,18 @@ func (p *Port) Close() error {
 			break
 		}
 		if p.state.CompareAndSwap(v, (v|closing)+1) {
+			if p.share != nil {
+				close(p.share.stop)
+			}
 			p.wait.kick()
 			p.leave()
 			break
 		}
 	}
 	<-p.closed
+	if p.share != nil {
+		p.share.done.Wait()
+	}
 	return nil
 }
 
@@ -143,26 +164,42 @@ func (p *Port) AddLocal(addr netip.Addr) (int, error) {
 		case !s.dropped:
 			return i, nil
 		default:
-			return i, named(p.reopen(s), addr)
+			return i, p.named(p.reopen(s), addr)
 		}
 	}
-	s, err := openSocket(&p.cfg, addr)
+	s, err := p.openLocal(addr)
 	if err != nil {
-		return 0, named(err, addr)
+		return 0, p.named(err, addr)
 	}
 	s.index = len(old)
+	if s.control != nil {
+		s.control.index = s.index
+	}
 	set := append(old[:len(old):len(old)], s)
 	p.socks.Store(&set)
 	p.wait.kick() // a Wait that is running must see the socket
 	return s.index, nil
 }
 
-// named adds to EADDRINUSE who holds the address.
-func named(err error, addr netip.Addr) error {
-	if errors.Is(err, unix.EADDRINUSE) {
-		return fmt.Errorf("%w; %s", err, whoHolds(addr))
+// openLocal makes the socket of a local address, or gets that of this process from
+// those who share it.
+func (p *Port) openLocal(addr netip.Addr) (*socket, error) {
+	if p.share != nil {
+		return p.openShared(addr)
 	}
-	return err
+	return openSocket(&p.cfg, addr)
+}
+
+// named adds to EADDRINUSE who holds the address, and if it is this process that does
+// not share, why.
+func (p *Port) named(err error, addr netip.Addr) error {
+	if !errors.Is(err, unix.EADDRINUSE) {
+		return err
+	}
+	if p.share == nil && p.cfg.Alone != "" {
+		return fmt.Errorf("%w; %s (this device does not share: %s)", err, whoHolds(addr), p.cfg.Alone)
+	}
+	return fmt.Errorf("%w; %s", err, whoHolds(addr))
 }
 
 // Caps implements port.Port. The first failure of segmentation offload lowers

@@ -262,6 +262,9 @@ func (p *Port) Wait(d time.Duration) {
 	}
 }
 
+// Look does nothing: addresses are not shared on this system.
+func (p *Port) Look() {}
+
 // Kick implements port.Waiter.
 func (p *Port) Kick() {
 	select {

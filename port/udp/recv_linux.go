@@ -25,6 +25,7 @@ type receiver struct {
 	polls []unix.PollFd // of the local addresses, and of all groups in one
 	socks int           // local addresses in polls
 	ep    int           // descriptor of the groups in polls, -1 for none
+	stamp uint32        // Port.renewed when polls was made
 }
 
 // Recv implements port.Port. It takes at most 64 datagrams. A poll of a port
@@ -40,6 +41,8 @@ func (p *Port) Recv(b *pkt.Rx) int {
 	ep := p.groups.fd()
 	switch {
 	case limit == 0 || len(socks) == 0 && ep < 0:
+	case p.share != nil && len(socks) <= 1:
+		p.recvShared(socks, b, limit)
 	case len(socks) == 1 && ep < 0:
 		p.recvFrom(socks[0], b, 0, limit)
 	default:
@@ -57,13 +60,16 @@ func (p *Port) Recv(b *pkt.Rx) int {
 // something.
 func (p *Port) recvMany(socks []*socket, ep int, b *pkt.Rx, limit int) {
 	r := &p.rx
-	if r.socks != len(socks) || r.ep != ep {
-		r.polls, r.socks, r.ep = pollList(r.polls[:0], socks, ep), len(socks), ep
+	if n := p.renewed.Load(); r.socks != len(socks) || r.ep != ep || r.stamp != n {
+		r.polls, r.socks, r.ep, r.stamp = pollList(r.polls[:0], socks, ep), len(socks), ep, n
 	}
 	// Every fourth time the others come first, wherever they start, so that a
 	// socket that always has more starves none.
 	r.calls++
 	hot, at := r.hot, 0
+	if p.share != nil && (len(p.share.rest) > 0 || len(p.share.dirty) > 0) {
+		at = p.recvSide(b, at, limit)
+	}
 	if r.calls%4 == 0 {
 		hot = nil
 	}
@@ -83,7 +89,7 @@ func (p *Port) recvMany(socks []*socket, ep int, b *pkt.Rx, limit int) {
 			continue
 		}
 		if k == len(socks) {
-			if at = p.recvGroups(b, at, limit); at >= limit {
+			if at = p.recvEpoll(b, at, limit); at >= limit {
 				return
 			}
 			continue
@@ -104,7 +110,11 @@ func (p *Port) recvMany(socks []*socket, ep int, b *pkt.Rx, limit int) {
 // pollList appends what is to be looked at: the sockets, and ep if it is not -1.
 func pollList(list []unix.PollFd, socks []*socket, ep int) []unix.PollFd {
 	for _, s := range socks {
-		list = append(list, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN})
+		fd := int32(s.fd)
+		if s.blind {
+			fd = -1 // is passed over
+		}
+		list = append(list, unix.PollFd{Fd: fd, Events: unix.POLLIN})
 	}
 	if ep >= 0 {
 		list = append(list, unix.PollFd{Fd: int32(ep), Events: unix.POLLIN})

@@ -17,6 +17,13 @@ type socket struct {
 
 	on netip.Addr // of a group's socket: an address of the interface that it is for
 
+	kind      kind    // what a socket on the epoll descriptor is
+	watched   bool    // it is there
+	control   *socket // of a shared address: that of slot 0
+	unsteered bool    // a control socket to which everything comes
+	blind     bool    // one of its own that is only for sending: what arrives comes to control
+	lost      uint32  // datagrams dropped before the socket was ours
+
 	dropped bool // DropLocal took the socket away; under Port.mu
 
 	udpPort uint16      // of a source that only sends
@@ -27,6 +34,18 @@ type socket struct {
 	lastRaw rawAddr
 	last    netip.AddrPort
 }
+
+// A kind tells what is done with a socket that hangs on the epoll descriptor.
+type kind uint8
+
+const (
+	ofGroup kind = iota // a multicast group's
+	control             // slot 0 of a shared address
+	mailbox             // of this process
+)
+
+// drops is how many datagrams the kernel dropped since the socket is ours.
+func (s *socket) drops() uint64 { return uint64(socketDrops(s.fd) - s.lost) }
 
 // An option is a socket option that is an integer.
 type option struct{ level, name, value int }

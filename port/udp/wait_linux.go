@@ -27,6 +27,7 @@ type waiter struct {
 	polls []unix.PollFd
 	socks int // sockets in polls, which has the eventfd first
 	ep    int // descriptor of the groups in polls, -1 for none
+	stamp uint32
 }
 
 func (w *waiter) kick() {
@@ -67,9 +68,17 @@ func (p *Port) sleep(d time.Duration) {
 	// The sockets are read after the state is set: an AddLocal that is not in
 	// the list kicks.
 	socks, ep := *p.socks.Load(), p.groups.fd()
-	if w.polls == nil || w.socks != len(socks) || w.ep != ep {
+	if n := p.renewed.Load(); w.polls == nil || w.socks != len(socks) || w.ep != ep || w.stamp != n {
 		w.polls = append(w.polls[:0], unix.PollFd{Fd: int32(w.event), Events: unix.POLLIN})
-		w.polls, w.socks, w.ep = pollList(w.polls, socks, ep), len(socks), ep
+		w.polls, w.socks, w.ep, w.stamp = pollList(w.polls, socks, ep), len(socks), ep, n
+	}
+	if p.share != nil {
+		switch {
+		case p.more.Load():
+			d = 0
+		case p.unsent.Load() && (d < 0 || d > retryMail):
+			d = retryMail
+		}
 	}
 	var limit *unix.Timespec
 	if d >= 0 {
@@ -85,6 +94,13 @@ func (p *Port) sleep(d time.Duration) {
 	}
 	if w.polls[0].Revents != 0 {
 		eventDrain(w.event)
+	}
+	if p.share != nil {
+		side := int32(sideIdle)
+		if w.polls[len(w.polls)-1].Revents != 0 {
+			side = sideReady
+		}
+		p.side.Store(side)
 	}
 	// Not Store: what was done before a kick is seen after Wait.
 	w.state.Swap(awake)

@@ -32,6 +32,10 @@ type Config struct {
 	// Limits makes it other than devices are by themselves.
 	Limits Limits
 
+	// sharing is this device's part in the group that shares Port's addresses; nil: none.
+	// The device leaves it when it is closed.
+	sharing *sharing
+
 	// Clock is a monotonic clock in ns; nil: the system's.
 	Clock func() int64
 	// Seed makes numbers and keys reproducible; 0: random ones.

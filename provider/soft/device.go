@@ -254,6 +254,9 @@ func (d *Device) Close() error {
 	d.eng.Close()
 	d.eng.Quiesce()
 	err := d.cfg.Port.Close()
+	if d.cfg.sharing != nil {
+		err = errors.Join(err, d.cfg.sharing.close())
+	}
 	if d.capture != nil {
 		err = errors.Join(err, d.capture.Close())
 	}

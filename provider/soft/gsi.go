@@ -43,6 +43,9 @@ func (d *Device) OpenMAD(notify func()) (driver.MADAgent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("queue pair 1 is served already: %w", err)
 	}
+	if d.cfg.sharing != nil {
+		d.cfg.sharing.group.ServeMADs(true)
+	}
 	return &gsi{dev: d, g: g, flows: make(map[gsiKey]*pkt.Flow)}, nil
 }
 
@@ -151,6 +154,9 @@ func (a *gsi) Recv(m *driver.MAD) bool { return a.g.Recv(m) }
 
 // Close implements driver.MADAgent.
 func (a *gsi) Close() error {
+	if s := a.dev.cfg.sharing; s != nil {
+		s.group.ServeMADs(false)
+	}
 	a.g.Close()
 	return nil
 }

@@ -31,6 +31,8 @@ type Provider struct {
 	limits Limits
 
 	capture *Capture
+
+	alone, unsteered bool
 }
 
 // Option sets an option of a Provider.
@@ -82,7 +84,7 @@ func (p *Provider) Devices(context.Context) ([]driver.DeviceInfo, error) {
 
 // Open implements driver.Provider. ENODEV: there is no such device; EADDRNOTAVAIL: one
 // of the addresses that were chosen for it is not of this host.
-func (p *Provider) Open(_ context.Context, name string) (driver.Device, error) {
+func (p *Provider) Open(ctx context.Context, name string) (driver.Device, error) {
 	cfgs, err := p.configs()
 	if err != nil {
 		return nil, err
@@ -101,13 +103,20 @@ func (p *Provider) Open(_ context.Context, name string) (driver.Device, error) {
 			return nil, err
 		}
 	}
-	if cfg.Port, err = udp.Open(udp.Config{IfIndex: cfg.IfIndex}); err != nil {
+	if err = p.openPort(ctx, &cfg); err != nil {
 		return nil, err
 	}
 	d, err := NewDevice(cfg)
 	if err != nil {
 		cfg.Port.Close()
+		if cfg.sharing != nil {
+			err = errors.Join(err, cfg.sharing.close())
+		}
 		return nil, err
+	}
+	if cfg.sharing != nil {
+		cfg.sharing.opened(cfg.Port.(*udp.Port), d)
+		cfg.sharing.port.Look()
 	}
 	if err := d.alive(); err != nil { // the interface went away since it was listed
 		d.Close()
