@@ -32,7 +32,7 @@ func (c *counters) stats() port.Stats {
 		RxDgrams: c.rxDgrams.Load(), RxBytes: c.rxBytes.Load(), RxTrunc: c.rxTrunc.Load(),
 		RxForeign: c.rxForeign.Load(), RxGarbage: c.rxGarbage.Load(),
 		Relayed: c.relayed.Load(), RelayLost: c.relayLost.Load(),
-		GSOOff:    c.gsoOff.Load(),
+		GSOOff: c.gsoOff.Load(),
 	}
 }
 

@@ -195,6 +195,6 @@ func (a *gsi) RecordConn(r *driver.ConnRecord) (driver.ConnHandle, error) {
 // lone is a claim, or a record, where there is nobody else.
 type lone struct{}
 
-func (lone) Listen(bool) error          { return nil }
+func (lone) Listen(bool) error         { return nil }
 func (lone) Update(*driver.ConnRecord) {}
 func (lone) Release()                  {}
