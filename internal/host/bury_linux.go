@@ -49,13 +49,19 @@ func (g *Group) burial(slot int) {
 	}
 	g.d.store(at, slotWord(gen, slotDead))
 	g.step("bury:dead")
-	g.counts.deaths.Add(1)
+	if state == slotLive {
+		g.counts.deaths.Add(1)
+	}
 	list, err := g.recordsOf(slot)
 	if err != nil {
 		g.counts.garbage.Add(1)
 	}
 	if g.cfg.OnDeath != nil {
-		g.cfg.OnDeath(Death{Slot: slot, Conns: list})
+		failed := false
+		g.cfg.OnDeath(Death{Slot: slot, Conns: list, Fail: func() { failed = true }})
+		if failed {
+			return
+		}
 	}
 	g.step("bury:told")
 	g.punch(slot)

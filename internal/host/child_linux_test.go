@@ -32,6 +32,7 @@ const (
 	envChild  = "HOST_TEST_CHILD"  // Config.Private
 	envKill   = "HOST_TEST_KILL"   // the step at which the process kills itself
 	envStop   = "HOST_TEST_STOP"   // the step at which it stops itself, once
+	envFails  = "HOST_TEST_FAILS"  // how often OnDeath fails
 	envSteps  = "HOST_TEST_STEPS"  // tell the steps
 	envAnswer = "HOST_TEST_ANSWER" // Config.Answer
 )
@@ -62,6 +63,7 @@ func child(private string) {
 	}
 	m := &member{ports: map[string]driver.PortClaim{}, conns: map[string]driver.ConnHandle{}}
 	kill, stop, steps := os.Getenv(envKill), os.Getenv(envStop), os.Getenv(envSteps) != ""
+	fails, _ := strconv.Atoi(os.Getenv(envFails))
 	m.cfg = Config{
 		IfIndex: 1, Private: private,
 		OnSteward: func(on bool) { say("event steward %v", on) },
@@ -69,6 +71,12 @@ func child(private string) {
 			list := []string{}
 			for _, c := range d.Conns {
 				list = append(list, strconv.Itoa(int(c.RemoteID)))
+			}
+			if fails > 0 {
+				fails--
+				say("event failed %d", d.Slot)
+				d.Fail()
+				return
 			}
 			say("event death %d [%s]", d.Slot, strings.Join(list, " "))
 		},

@@ -31,8 +31,8 @@ type Config struct {
 
 	// OnSteward is called when this member becomes the steward, again when the set of
 	// addresses in use (Group.Addrs, Group.Control) has changed, and when it is not the steward any
-	// more. It runs in the group's goroutine, which gives the signs of life: it is to be short. It
-	// may be called before Join has returned. Nil: [Group.Steward] tells.
+	// more. It runs in a goroutine of its own, one call at a time; what was outdated before it could be
+	// called is left out. It may be called before Join has returned. Nil: [Group.Steward] tells.
 	OnSteward func(on bool)
 
 	// Private is the prefix of all abstract names, "" for everybody's. Tests have one each.
@@ -58,6 +58,10 @@ type Config struct {
 type Death struct {
 	Slot  int
 	Conns []driver.ConnRecord // what it had not ended
+
+	// Fail tells that the goodbyes could not be said, as when the device is about to be
+	// closed: the slot stays dead, and OnDeath is called again by whoever is the steward then.
+	Fail func()
 }
 
 // Sockets are the descriptors of an address, the caller's own: it closes them.

@@ -3,13 +3,14 @@ package host
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// The loop is a member's only goroutine (and one for each burial): it lets others in, watches
-// the steward or, if it is the steward, all others.
+// The loop is a member's goroutine, besides one that calls OnSteward and one for each
+// burial: it lets others in, watches the steward or, if it is the steward, all others. It waits for nobody.
 //
 // To watch a member is to be connected to its socket for connections: the connection ends
 // with it, at once, whether it was running or stopped. Nothing is said over it.
@@ -18,6 +19,10 @@ type loop struct {
 	quit         chan struct{} // closed by Close
 	done         chan struct{} // closed when the loop has ended; nil: it never began
 	left         chan struct{} // closed when the group was left
+
+	tell  chan struct{} // OnSteward is due
+	told  sync.WaitGroup
+	state atomic.Bool // what it is to be told
 
 	leading  bool
 	watched  map[int]watch  // by descriptor
@@ -81,7 +86,27 @@ func (l *loop) add(fd int, events uint32) error {
 
 func (l *loop) start(g *Group) {
 	l.done = make(chan struct{})
+	if g.cfg.OnSteward != nil {
+		l.tell = make(chan struct{}, 1)
+		l.told.Go(func() {
+			for range l.tell {
+				g.cfg.OnSteward(l.state.Load())
+			}
+		})
+	}
 	go l.run(g)
+}
+
+// notify has OnSteward called. What is outdated meanwhile is left out.
+func (l *loop) notify(on bool) {
+	l.state.Store(on)
+	if l.tell == nil {
+		return
+	}
+	select {
+	case l.tell <- struct{}{}:
+	default:
+	}
 }
 
 // end ends the loop and waits for it and the burials.
@@ -92,6 +117,10 @@ func (l *loop) end() {
 	if l.done != nil {
 		_, _ = unix.Write(l.event, one[:])
 		<-l.done
+	}
+	if l.tell != nil {
+		close(l.tell)
+		l.told.Wait()
 	}
 	l.burials.Wait()
 	l.close()
@@ -257,9 +286,7 @@ func (l *loop) lead(g *Group, on bool) {
 	if on {
 		g.d.add(hdrBeat, 1)
 	}
-	if g.cfg.OnSteward != nil {
-		g.cfg.OnSteward(on)
-	}
+	l.notify(on)
 	g.step("steward:told")
 }
 
@@ -267,9 +294,7 @@ func (l *loop) lead(g *Group, on bool) {
 func (l *loop) tend(g *Group, now int64) int {
 	if a := g.d.load(hdrAddrs); a != l.addrs {
 		l.addrs = a
-		if g.cfg.OnSteward != nil {
-			g.cfg.OnSteward(true)
-		}
+		l.notify(true)
 	}
 	alone := true
 	for slot := 1; slot < Slots; slot++ {

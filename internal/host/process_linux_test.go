@@ -55,6 +55,31 @@ func TestDeath(t *testing.T) {
 	}
 }
 
+// Who cannot say goodbye for the dead is asked again, or the next one is.
+func TestGoodbyeFails(t *testing.T) {
+	name := private(t)
+	a, b, c := start(t, name, nil, envFails+"=2"), start(t, name, nil), start(t, name, nil)
+	a.do("join")
+	b.do("join")
+	c.do("join")
+	b.do("record x 7")
+	b.signal(syscall.SIGKILL)
+	eventually(t, "it can in the end", func() bool { return a.has("death 2 [7]") })
+	if len(a.told("failed 2")) != 2 {
+		t.Error("it was not asked three times")
+	}
+	name += "-2"
+	a, b, c = start(t, name, nil, envFails+"=1000000"), start(t, name, nil), start(t, name, nil)
+	a.do("join")
+	b.do("join")
+	c.do("join")
+	b.do("record x 7")
+	b.signal(syscall.SIGKILL)
+	eventually(t, "it fails", func() bool { return a.has("failed 2") })
+	a.do("close")
+	eventually(t, "the next steward says it", func() bool { return c.has("death 2 [7]") })
+}
+
 // The steward is killed: another one is it at once, and buries it.
 func TestStewardKilled(t *testing.T) {
 	name := private(t)
