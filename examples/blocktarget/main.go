@@ -18,12 +18,15 @@ import (
 	"github.com/verbena-rdma/verbena/examples/blocktarget/internal/proto"
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
 
 // run returns the exit code: 0 ok, 1 failed, 2 wrong usage.
-func run(args []string, out, errs io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	root := newRoot(errs)
 	root.SetArgs(args)
 	root.SetOut(out)

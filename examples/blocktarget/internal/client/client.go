@@ -41,6 +41,9 @@ type Client struct {
 	slots []*slot
 	wcs   []verbs.WC
 	lost  error // the connection is over
+
+	ch    *rdmacm.EventChannel // tells that the target ends the connection; nil until there is one
+	heard chan struct{}        // closed when nobody listens any more
 }
 
 // slot is a request with its memory.
@@ -118,10 +121,33 @@ func Dial(ctx context.Context, m *rdmacm.Manager, cfg Config) (c *Client, err er
 	if err = c.makeSlots(min(depth, int(c.geom.Depth))); err != nil {
 		return nil, err
 	}
-	return c, nil
+	return c, c.listen(m)
 }
 
 const defaultDepth = 32
+
+// listen has what the connection manager says of the connection heard: what waits for the
+// target completes as flushed when that goes.
+func (c *Client) listen(m *rdmacm.Manager) (err error) {
+	if c.ch, err = m.NewEventChannel(); err != nil {
+		return err
+	}
+	c.heard = make(chan struct{})
+	go func() {
+		defer close(c.heard)
+		for {
+			e, err := c.ch.Get(context.Background())
+			if err != nil {
+				return
+			}
+			if e.Type == rdmacm.EventDisconnected || e.Type == rdmacm.EventDeviceRemoval {
+				_ = e.ID.Disconnect(context.Background()) // moves the queue pair to ERR
+			}
+			e.Ack()
+		}
+	}()
+	return c.id.Migrate(context.Background(), c.ch)
+}
 
 func (c *Client) postReceives(n int) (err error) {
 	if c.msgs, err = c.pd.RegMR(make([]byte, n*proto.ResponseLen), ib.AccessLocalWrite); err != nil {
@@ -204,6 +230,12 @@ func (c *Client) Close() error {
 	}
 	if c.id != nil {
 		err = errors.Join(err, c.id.Destroy(context.Background()))
+	}
+	if c.ch != nil {
+		if e := c.ch.Close(); e != nil {
+			return errors.Join(err, e)
+		}
+		<-c.heard
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/verbena-rdma/verbena/examples/blocktarget/internal/proto"
 	"github.com/verbena-rdma/verbena/ib"
@@ -113,6 +114,15 @@ func (t *Target) newConn(id *rdmacm.ID, hello *proto.Hello) (c *conn, err error)
 
 // maxSendSGE is how many chunks one request of the target's may have.
 const maxSendSGE = 32
+
+// rnrWait is for how long a client waits that has sent a request for which there is no
+// room, until it sends it again: rdma_cm has no parameter for it, and 0.66 s by default.
+const rnrWait = 320 * time.Microsecond
+
+func (c *conn) tune() {
+	attr := ib.QPAttr{QPState: ib.QPStateRTS, MinRNRTimer: ib.RNRTimerCode(rnrWait)}
+	_ = c.id.QP().Modify(&attr, ib.QPAttrState|ib.QPAttrMinRNRTimer) // it may be over already
+}
 
 // run handles the client's completions until the last, then gives everything back.
 func (c *conn) run() {

@@ -53,13 +53,16 @@ func (c *Config) fill() error {
 	if c.Store == nil {
 		return fmt.Errorf("target: there is no store: %w", syscall.EINVAL)
 	}
+	if c.MaxLength == 0 {
+		c.MaxLength = 1 << 20
+	}
 	for _, f := range []struct {
 		what                string
 		v                   *int
 		preset, least, most int
 	}{
 		{"Depth", &c.Depth, 32, 1, maxDepth},
-		{"MaxLength", &c.MaxLength, 1 << 20, c.Store.BlockSize(), maxLength},
+		{"MaxLength", &c.MaxLength, 0, c.Store.BlockSize(), maxLength},
 		{"Memory", &c.Memory, max(64<<20, c.MaxLength), c.MaxLength, 1 << 40},
 		{"Protection", &c.Protection, 0, 0, 3},
 	} {
@@ -204,6 +207,7 @@ func (t *Target) event(e *rdmacm.Event) {
 	}
 	switch e.Type {
 	case rdmacm.EventEstablished:
+		c.tune()
 		t.cfg.Logger.Info("client connected", "client", c.peer)
 	case rdmacm.EventDisconnected:
 		c.shut("it disconnected", nil)
