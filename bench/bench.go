@@ -17,6 +17,7 @@ const (
 	Nanoseconds       = "ns"
 	Bytes             = "B"
 	Count             = "count" // for instance allocations per operation
+	Ratio             = "x"     // of a rate to another one of the same minute
 )
 
 // A Measurement is one figure.
@@ -32,7 +33,7 @@ type Measurement struct {
 
 // HigherIsBetter reports whether more of the unit is the better result.
 func HigherIsBetter(unit string) bool {
-	return unit == BytesPerSecond || unit == MessagesPerSecond || unit == PerSecond
+	return unit == BytesPerSecond || unit == MessagesPerSecond || unit == PerSecond || unit == Ratio
 }
 
 // Options are the same for every workload of one run, so that results can be compared.

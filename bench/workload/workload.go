@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,6 +62,7 @@ const depth = 128
 func Roles() map[string]bench.Role {
 	return map[string]bench.Role{
 		roleClient: client, roleServer: server, roleIdle: idle, roleCMClient: cmClient, roleCMServer: cmServer,
+		roleRWClient: rwClient, roleRWServer: rwServer,
 	}
 }
 
@@ -103,7 +105,7 @@ func Workloads(short bool) []bench.Workload {
 			return idleMemory(ctx, o, name, n)
 		}})
 	}
-	return append(list, cmWorkloads(short)...)
+	return slices.Concat(list, rwWorkloads(short), cmWorkloads(short))
 }
 
 // procs gives programs that sleep two processors of the runtime, as one that is not
