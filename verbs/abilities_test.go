@@ -26,11 +26,15 @@ func TestProviderWithoutMemoryAbilities(t *testing.T) {
 		"rereg_mr":  mr.Rereg(ib.ReregAccess, &ReregAttr{}),
 		"advise_mr": k.pd.AdviseMR(0, 0, nil),
 		"bind_mw":   qp.BindMW(new(MW), &MWBind{}),
+		"post_send": qp.PostSendAll(nil),
 	} {
 		var oe *OpError
 		if !errors.Is(err, syscall.EOPNOTSUPP) || !errors.As(err, &oe) || oe.Op != what {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+	if k.pd.LocalDMAReaches(mr.Bytes()) {
+		t.Error("without a key")
 	}
 	if err := errors.Join(qp.Destroy(), mr.Dereg()); err != nil {
 		t.Error(err)
