@@ -212,7 +212,7 @@ func (p *Port) deliver(s *socket, b *pkt.Rx, i int) {
 		return // not a packet of any kind
 	}
 	ctl := r.ctls[i][:min(int(h.Controllen), rxCtlLen)]
-	if s.index < 0 && s.addr.Is6() && arrivedOn(ctl) != s.scope {
+	if s.kind == ofGroup && s.index < 0 && s.addr.Is6() && arrivedOn(ctl) != s.scope {
 		p.counters.rxForeign.Add(1)
 		return
 	}
