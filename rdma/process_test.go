@@ -39,12 +39,24 @@ func TestTwoProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The address is in use now.
-	if _, err := rdma.Listen(ctx, mine.String()+":0"); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("a second Host on the address: %v", err)
+	// Another Host shares the address, but not the port; one that shares nothing has no place there.
+	if _, err := rdma.Listen(ctx, l.Addr().String()); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a second listener on the port: %v", err)
 	}
-	if _, err := rdma.Dial(ctx, l.Addr().String()); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("dialing from it: %v", err)
+	if l2, err := rdma.Listen(ctx, mine.String()+":0"); err != nil {
+		t.Errorf("a second Host on the address: %v", err)
+	} else if err := l2.Close(); err != nil {
+		t.Error(err)
+	}
+	alone, err := rdma.NewHost(rdma.WithoutSharing())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := alone.Listen(ctx, mine.String()+":0"); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "this device does not share") {
+		t.Errorf("a Host that does not share: %v", err)
+	}
+	if err := alone.Close(); err != nil {
+		t.Error(err)
 	}
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestTwoProcesses$", "-test.count=1")
 	cmd.Env = append(os.Environ(), dialEnv+"="+l.Addr().String(), rdma.AddrsEnv+"="+lo+"="+theirs.String())
@@ -88,10 +100,15 @@ func TestTwoProcesses(t *testing.T) {
 }
 
 // A peer that is killed is noticed when something is sent to it, in bounded time, by those who
-// send and by those who receive; Close does not wait for it.
+// send and by those who receive; Close does not wait for it. That is where nobody says goodbye for
+// it: it shared its address with nobody.
 func TestPeerKilled(t *testing.T) {
 	if to := os.Getenv(dialEnv); to != "" {
-		c, err := rdma.Dial(limited(t), to)
+		h, err := rdma.NewHost(rdma.WithoutSharing())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := h.Dial(limited(t), to)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,6 +165,51 @@ func TestPeerKilled(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// A peer on the same address that is killed: another process says goodbye for it, and who receives
+// learns it at once, though nothing is sent and no timer runs.
+func TestCase94_KilledOnOneAddress(t *testing.T) {
+	if to := os.Getenv(dialEnv); to != "" {
+		c, err := rdma.Dial(limited(t), to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Send(limited(t), []byte("I am here"))
+		c.Recv(limited(t)) // until it is killed
+		return
+	}
+	if runtime.GOOS != "linux" {
+		t.Skip("addresses are not shared")
+	}
+	lo, mine := loopName(t), loopAddr()
+	h := host(t, mine)
+	ctx := limited(t)
+	l, err := h.Listen(ctx, mine.String()+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestCase94_KilledOnOneAddress$", "-test.count=1")
+	cmd.Env = append(os.Environ(), dialEnv+"="+l.Addr().String(), rdma.AddrsEnv+"="+lo+"="+mine.String())
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.Accept(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := c.Recv(ctx); err != nil || string(m) != "I am here" {
+		t.Fatal(m, err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	if _, err := c.Recv(ctx); err != io.EOF {
+		t.Errorf("%v, want the end", err)
+	}
+	c.Close()
 }
 
 func second(ctx context.Context, to string) error {

@@ -28,6 +28,9 @@ type config struct {
 	shards    int
 	spin      time.Duration
 
+	alone     bool // addresses are not shared
+	unsteered bool
+
 	capture  soft.Capture
 	captured bool // by an option, not by the environment
 }
@@ -53,6 +56,16 @@ func WithShards(n int) Option { return func(c *config) { c.shards = n } }
 // 30 us if not set, or not at all with GOMAXPROCS=1. Negative: it sleeps at once,
 // which saves processor time and costs a wake-up for every message.
 func WithWaitSpin(d time.Duration) Option { return func(c *config) { c.spin = d } }
+
+// WithoutSharing keeps the addresses of software devices to themselves. Without it the
+// processes of a user share them, on Linux; with it another process, or another open
+// device, that wants one of them gets EADDRINUSE.
+func WithoutSharing() Option { return func(c *config) { c.alone = true } }
+
+// WithoutSteering shares addresses without the kernel's help in finding the process that a
+// datagram is for, as on systems that have none: one process receives for all, which
+// is slower. The first process on an address decides for the others.
+func WithoutSteering() Option { return func(c *config) { c.unsteered = true } }
 
 // WithProvider adds a provider before the software one.
 func WithProvider(p driver.Provider) Option {
@@ -107,6 +120,12 @@ func (c *config) all() ([]driver.Provider, error) {
 	}
 	if c.spin != 0 {
 		opts = append(opts, soft.WithWaitSpin(c.spin))
+	}
+	if c.alone {
+		opts = append(opts, soft.WithoutSharing())
+	}
+	if c.unsteered {
+		opts = append(opts, soft.WithoutSteering())
 	}
 	if o := c.captureOption(); o != nil {
 		opts = append(opts, o)
