@@ -21,7 +21,7 @@ func TestReusedContextsAllocateNothing(t *testing.T) {
 		}
 		for d, dir := range directions {
 			t.Run(fmt.Sprintf("%s/%v", s.name, dir), func(t *testing.T) {
-				r, q, peer := s.rig(t, setup{})
+				r, q, _ := s.rig(t, setup{})
 				b, remote := r.a.buffer(20*page), r.b.mem(20*page)
 				list, offset := s.list(r, b, 20, d)
 				total := -offset
@@ -35,7 +35,6 @@ func TestReusedContextsAllocateNothing(t *testing.T) {
 				told := 0
 				e.Done = func(*rdmarw.CQ, *verbs.WC) { told++ }
 				chain := []verbs.SendWR{{Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, WRID: r.a.rw.WRID(&e)}}
-				_ = peer
 				turn := func(chain []verbs.SendWR) {
 					var err error
 					if s.bvec {

@@ -65,8 +65,9 @@ const pollBatch = 16
 type batch [pollBatch]verbs.WC
 
 // NewCQ makes the queue's completions go to CQEs. other, which may be nil, gets those
-// that belong to none: the parts of a chain before the last, which complete only
-// when they fail (WRID 0), and requests whose WRID is not from CQ.WRID.
+// that belong to none: the parts of a chain before the last (WRID 0), which complete only
+// when they fail, unless the queue pair has SQSigAll, and requests whose WRID is not from
+// CQ.WRID.
 func NewCQ(cq *verbs.CQ, other func(*CQ, *verbs.WC)) *CQ { return &CQ{cq: cq, other: other} }
 
 // CQ is the queue itself.

@@ -33,7 +33,8 @@ type Ctx struct {
 	list   [][]byte // the memory, where it has to be collected
 	contig *verbs.Contig
 
-	wrs []verbs.SendWR // the chain, as it was built last
+	wrs    []verbs.SendWR // the chain, as it was built last
+	posted bool           // by Post
 }
 
 // transfer is one READ or WRITE: of elements sges[from:to].

@@ -10,8 +10,8 @@ import (
 // call of QP.PostSendAll. cqe and chain are as in Post. The slice is the context's, and good until
 // its next call; so are the lists that it refers to.
 //
-// With it the keys of the regions are settled: what is not posted after all is undone by
-// the next WRs, Post or Destroy. The errors are those of Post, but what only a post
+// With it the keys of the regions are settled; if the requests are not posted after all,
+// the next WRs, Post or Destroy undoes that. The errors are those of Post, but what only a post
 // finds.
 func (c *Ctx) WRs(qp *QP, port uint8, cqe *CQE, chain []verbs.SendWR) ([]verbs.SendWR, error) {
 	wrs, err := c.build(qp, port, cqe, chain)
@@ -41,6 +41,7 @@ func (c *Ctx) Post(qp *QP, port uint8, cqe *CQE, chain []verbs.SendWR) error {
 		c.unbuild()
 		return opErr(op, err)
 	}
+	c.posted = true
 	return nil
 }
 
@@ -55,8 +56,8 @@ func (c *Ctx) build(qp *QP, port uint8, cqe *CQE, chain []verbs.SendWR) ([]verbs
 	case qp.cq == nil:
 		return nil, invalid("cqe", "the queue pair was set up without QPInitAttr.CQ")
 	}
-	for i := range c.regs {
-		if c.regs[i].ran() {
+	for i := range c.regs { // a registration is good for one transfer
+		if c.posted || c.regs[i].ran() {
 			return nil, invalid("ctx", "was posted already")
 		}
 	}

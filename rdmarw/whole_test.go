@@ -246,6 +246,7 @@ func TestC5_RegionsAreAsBefore(t *testing.T) {
 		}
 		w.got = nil
 		must(t, c.Post(q, 1, &w.CQE, nil))
+		is(t, "under way", c.Post(q, 1, &w.CQE, nil), syscall.EINVAL)
 		r.done(w)
 		for i, s := range c.Regs() {
 			if !s.NeedInval || s.Key&0xFF == was[i].Key&0xFF {
