@@ -26,13 +26,15 @@ var cmpeerSource []byte
 // cmpeerPath is where the guest has the program.
 const cmpeerPath = "/tmp/cmpeer"
 
-// cmpeer compiles the program on the host, whose libraries the guest has, and copies it.
-var cmpeer = sync.OnceValue(func() error {
-	binary := filepath.Join(tempDir, "cmpeer")
+var cmpeer = sync.OnceValue(func() error { return compileForGuest("cmpeer", cmpeerSource, cmpeerPath) })
+
+// compileForGuest compiles a program on the host, whose libraries the guest has, and copies it.
+func compileForGuest(name string, source []byte, path string) error {
+	binary := filepath.Join(tempDir, name)
 	cmd := exec.Command("gcc", "-Wall", "-Wextra", "-Werror", "-O1", "-x", "c", "-o", binary, "-", "-lrdmacm", "-libverbs")
-	cmd.Stdin = bytes.NewReader(cmpeerSource)
+	cmd.Stdin = bytes.NewReader(source)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("compiling cmpeer.c (interop/setup.sh installs what it needs): %w\n%s", err, out)
+		return fmt.Errorf("compiling %s.c (interop/setup.sh installs what it needs): %w\n%s", name, err, out)
 	}
 	b, err := os.ReadFile(binary)
 	if err != nil {
@@ -40,14 +42,14 @@ var cmpeer = sync.OnceValue(func() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
 	defer cancel()
-	if err := guest.WriteFile(ctx, cmpeerPath, b); err != nil {
+	if err := guest.WriteFile(ctx, path, b); err != nil {
 		return err
 	}
-	if r, err := guest.Run(ctx, "chmod", "755", cmpeerPath); err != nil || !r.OK() {
+	if r, err := guest.Run(ctx, "chmod", "755", path); err != nil || !r.OK() {
 		return fmt.Errorf("chmod: %v %w", r, err)
 	}
 	return nil
-})
+}
 
 // cmpeer is the command line of the peer on a side: cmpeer.c, or this test binary.
 func (s *side) cmpeer(t *testing.T, args ...string) []string {
