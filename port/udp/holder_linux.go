@@ -79,8 +79,8 @@ func whoHolds(addr netip.Addr) string {
 	if len(found) == 0 {
 		return "the holder cannot be told (it may have gone by now, or run in another container): stop it, or " + otherAddr
 	}
-	pid, name := processOf(found[0].inode)
-	return found[0].describe(pid, name)
+	h, pid, name := processOf(found)
+	return h.describe(pid, name)
 }
 
 // holders lists the sockets that have the port of an address.
@@ -114,16 +114,24 @@ func (h holder) describe(pid int, name string) string {
 	return fmt.Sprintf("held by a process of uid %d (as root `ss -ulpn sport = :%d` names it): stop it, or %s", h.uid, roce.Port, otherAddr)
 }
 
-// processOf looks for the process that has a socket open. It sees only what
-// the user may see; 0: not found.
-func processOf(inode uint64) (pid int, name string) {
-	want := fmt.Sprintf("socket:[%d]", inode)
+// processOf looks for a process that has one of the sockets open. It sees only what
+// the user may see; 0: not found, the holder is the first.
+func processOf(list []holder) (h holder, pid int, name string) {
+	want := make(map[string]holder, len(list))
+	for _, h := range list {
+		want[fmt.Sprintf("socket:[%d]", h.inode)] = h
+	}
 	fds, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
-		return 0, ""
+		return list[0], 0, ""
 	}
 	for _, fd := range fds {
-		if link, err := os.Readlink(fd); err != nil || link != want {
+		link, err := os.Readlink(fd)
+		if err != nil {
+			continue
+		}
+		h, ok := want[link]
+		if !ok {
 			continue
 		}
 		dir := filepath.Dir(filepath.Dir(fd))
@@ -135,7 +143,7 @@ func processOf(inode uint64) (pid int, name string) {
 		if err != nil {
 			comm = []byte("?")
 		}
-		return pid, strings.TrimSpace(string(comm))
+		return h, pid, strings.TrimSpace(string(comm))
 	}
-	return 0, ""
+	return list[0], 0, ""
 }

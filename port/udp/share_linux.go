@@ -211,15 +211,16 @@ func (e *ghostError) Unwrap() error        { return e.error }
 // process has open.
 func ghost(addr netip.Addr) bool {
 	list := holders(addr)
+	if len(list) == 0 {
+		return true // it has gone meanwhile
+	}
 	for _, h := range list {
 		if h.uid != os.Getuid() {
 			return false
 		}
-		if pid, _ := processOf(h.inode); pid != 0 {
-			return false
-		}
 	}
-	return true
+	_, pid, _ := processOf(list)
+	return pid == 0
 }
 
 // tellAll tells the other members that addresses came into use or went out of it: one of

@@ -251,7 +251,7 @@ func (s *agentSide) do(what string, args []string) (string, error) {
 		if err := q.init(); err != nil {
 			return "", err
 		}
-		if err := q.rtr(p, ib.MTU4096); err != nil {
+		if err := q.rtr(p, h.dev.activeMTU()); err != nil {
 			return "", err
 		}
 		return "up", q.rtsWith(timeout, retry)
