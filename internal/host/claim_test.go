@@ -373,12 +373,16 @@ func TestClaimWindowFull(t *testing.T) {
 func TestClaimAllPorts(t *testing.T) {
 	tab := newTable()
 	a := tab.member(1)
-	for port := 1; port <= 65535; port++ {
+	step := 1
+	if testing.Short() {
+		step = 31
+	}
+	for port := 1; port <= 65535; port += step {
 		if _, err := a.claim(0x106, netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(port)), 0); err != nil {
 			t.Fatal(port, err)
 		}
 	}
-	for port := 32768; port <= 60999; port++ {
+	for port := 32768; port <= 60999; port += step {
 		if _, err := a.claim(0x111, netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(port)), 0); err != nil {
 			t.Fatal(port, err)
 		}

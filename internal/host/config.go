@@ -74,10 +74,10 @@ type Sockets struct {
 }
 
 // Make makes the sockets of an address, in the order of their slots: [Slots] that the
-// kernel steers to, or one if it does not. They are closed by the callee's caller. It is called when nobody has
+// kernel steers to, or one if it does not. They become the group's. It is called when no member has
 // the address in use. It must fail if anybody else has, also one who would share it (SO_REUSEPORT). An
-// error that matches EAGAIN is tried again for a while: the sockets of a
-// group whose last member has died stay for some moments.
+// error that matches EAGAIN is tried again for half a second: the sockets of a group whose last member has died
+// stay for some moments.
 type Make func(addr netip.Addr) ([]int, error)
 
 // Member is who has a slot.
