@@ -193,7 +193,7 @@ func TestAgentProcess(t *testing.T) {
 	if os.Getenv(agentEnv) == "" {
 		t.Skip("runs as a child of other tests")
 	}
-	s := &agentSide{qps: make(map[uint32]*end)}
+	s := &agentSide{qps: make(map[uint32]*end), half: agentMemory / 2}
 	s.h = &host{t: t, buf: make([]byte, agentMemory)}
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		f := strings.Fields(in.Text())
@@ -210,8 +210,7 @@ func TestAgentProcess(t *testing.T) {
 type agentSide struct {
 	h    *host
 	qps  map[uint32]*end
-	gsi  driver.MADAgent
-	mads chan struct{}
+	half int // bytes that are written, and written to
 }
 
 func (s *agentSide) do(what string, args []string) (string, error) {
@@ -265,7 +264,7 @@ func (s *agentSide) do(what string, args []string) (string, error) {
 		return s.write(s.qps[num], mem, ib.RKey(rkey), n, seed)
 	case "sum":
 		h.dev.eng.Quiesce()
-		return fmt.Sprint(sum(h.buf[:agentMemory/2])), nil
+		return fmt.Sprint(sum(h.buf[:s.half])), nil
 	case "recv": // number, how many
 		var num uint32
 		var n int
@@ -324,6 +323,8 @@ func (s *agentSide) open(args []string) (string, error) {
 			opts = append(opts, WithoutSharing())
 		case "unsteered":
 			opts = append(opts, WithoutSteering())
+		case "small":
+			s.half = agentPiece
 		case "sleepy":
 			opts = append(opts, WithWaitSpin(-1))
 		}
@@ -370,12 +371,12 @@ func (s *agentSide) wc() (driver.WC, error) {
 // lower half, and answers its checksum, or the first status that is none of success.
 func (s *agentSide) write(q *end, mem uint64, rkey ib.RKey, n int, seed uint64) (string, error) {
 	h := s.h
-	const half = agentMemory / 2
-	randomize(h.buf[half:], seed)
+	half := s.half
+	randomize(h.buf[half:2*half], seed)
 	n = max(n, half/agentPiece)
 	for posted, done := 0, 0; done < n; {
 		for posted < n && posted-done < 16 {
-			off := posted * agentPiece % half
+			off := posted * agentPiece % half // in whole pieces
 			if _, err := q.PostSend([]driver.SendWR{{
 				Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGList: h.sge(half+off, agentPiece), RemoteAddr: mem + uint64(off), RKey: rkey,
 			}}); err != nil {
@@ -397,7 +398,7 @@ func (s *agentSide) write(q *end, mem uint64, rkey ib.RKey, n int, seed uint64) 
 		}
 		done++
 	}
-	return fmt.Sprint(sum(h.buf[half:])), nil
+	return fmt.Sprint(sum(h.buf[half:2*half])), nil
 }
 
 func (s *agentSide) datagrams(q *end, to netip.Addr, num uint32, n int) error {

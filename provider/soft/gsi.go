@@ -114,6 +114,10 @@ func (a *gsi) Send(m *driver.MAD) error {
 func (a *gsi) flow(m *driver.MAD) (*pkt.Flow, error) {
 	k := gsiKey{m.Local, m.Remote, m.TrafficClass, m.HopLimit}
 	i, err := a.dev.index(m.Local)
+	if err != nil && a.dev.cfg.sharing != nil {
+		// Of another process: what is nobody's has come here to be refused.
+		return a.dev.farewellFlow(&driver.ConnRecord{Local: m.Local, Remote: m.Remote, TrafficClass: m.TrafficClass, HopLimit: m.HopLimit})
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -178,10 +178,14 @@ func (a *gsi) CommIDs() (bits, mask uint32) {
 
 // ClaimPort implements driver.NameSharer.
 func (a *gsi) ClaimPort(space uint16, at netip.AddrPort, flags driver.ClaimFlags) (driver.PortClaim, error) {
-	if s := a.dev.cfg.sharing; s != nil {
-		return s.group.ClaimPort(space, at, flags)
+	s := a.dev.cfg.sharing
+	switch {
+	case s == nil:
+		return lone{}, nil
+	case a.dev.cfg.FixedAddrs && at.Addr().IsUnspecified():
+		return claimEach(s.group, space, at, flags, a.dev.cfg.Addrs)
 	}
-	return lone{}, nil
+	return s.group.ClaimPort(space, at, flags)
 }
 
 // RecordConn implements driver.NameSharer.
