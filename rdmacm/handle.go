@@ -125,6 +125,11 @@ func (id *ID) service(e *cm.Event, ev *Event) {
 func (d *device) request(now int64, e *cm.Event) {
 	l, ok := e.Listener.Context.(*ID)
 	datagram := e.Kind == cm.EventSIDRREQReceived
+	if _, ours := d.gid(e.Conn.Local()); !ours {
+		// An address of another process: nobody listens there, and somebody has to say so.
+		d.refuseWith(now, e, datagram, mad.RejectBadServiceID, mad.SIDRBadServiceID)
+		return
+	}
 	if !ok || l.state != stateListen || !l.takes(e.Peer, datagram) {
 		d.refuse(now, e, datagram)
 		return
@@ -180,10 +185,14 @@ func (id *ID) takes(p *cm.Peer, datagram bool) bool {
 
 // refuse answers a request that no listener can take, as Linux does.
 func (d *device) refuse(now int64, e *cm.Event, datagram bool) {
+	d.refuseWith(now, e, datagram, mad.RejectConsumer, mad.SIDRRejected)
+}
+
+func (d *device) refuseWith(now int64, e *cm.Event, datagram bool, reason mad.RejectReason, status mad.SIDRStatus) {
 	if datagram {
-		_ = d.cm.SIDRReply(now, e.Conn, &cm.SIDRREPParams{Status: mad.SIDRRejected})
+		_ = d.cm.SIDRReply(now, e.Conn, &cm.SIDRREPParams{Status: status})
 	} else {
-		_ = d.cm.Reject(now, e.Conn, mad.RejectConsumer, nil, nil)
+		_ = d.cm.Reject(now, e.Conn, reason, nil, nil)
 	}
 }
 
