@@ -111,21 +111,28 @@ const farewellAgain = 100 * time.Millisecond
 func (s *sharing) mourn(death hosts.Death) {
 	<-s.ready
 	d := s.dev
-	if d == nil || len(death.Conns) == 0 {
+	switch {
+	case len(death.Conns) == 0:
+		return
+	case d == nil:
+		death.Fail()
 		return
 	}
 	d.log.Info("a process that shares the addresses has died", "device", d.cfg.Name, "slot", death.Slot, "connections", len(death.Conns))
 	tid := rand.Uint64()
-	d.farewell(death.Conns, tid)
+	if !d.farewell(death.Conns, tid) {
+		death.Fail() // the next steward does it
+		return
+	}
 	time.AfterFunc(farewellAgain, func() { d.farewell(death.Conns, tid) })
 }
 
 // farewell sends the DREQs of connections. The transaction IDs begin with tid, so that sent
-// again they are the same.
-func (d *Device) farewell(conns []driver.ConnRecord, tid uint64) {
+// again they are the same. false: the device was closed, or has gone.
+func (d *Device) farewell(conns []driver.ConnRecord, tid uint64) bool {
 	for i := range conns {
 		if d.closed.Load() || d.gone.Load() {
-			return
+			return false
 		}
 		r := &conns[i]
 		var m [driver.MADLen]byte
@@ -141,6 +148,7 @@ func (d *Device) farewell(conns []driver.ConnRecord, tid uint64) {
 			d.log.Warn("no goodbye for a dead process", "device", d.cfg.Name, "local", r.Local, "remote", r.Remote, "err", err)
 		}
 	}
+	return true
 }
 
 // farewellFlow is the way to the peer of a connection, from an address of the interface
