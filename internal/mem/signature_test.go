@@ -105,6 +105,10 @@ func TestSignatureBytes(t *testing.T) {
 	if r.Length() != 3*520 {
 		t.Errorf("length %d, want 1560", r.Length())
 	}
+	// Who begins inside a tuple that nobody has asked for yet gets it too.
+	if got := gather(t, tb, pd, r, 515, 6); !bytes.Equal(got, append(bytes.Clone(crc[0][3:]), blocks[1][0])) {
+		t.Errorf("from inside a tuple: % x", got)
+	}
 	if got := gather(t, tb, pd, r, 0, 3*520); !bytes.Equal(got, mix(blocks, crc)) {
 		t.Errorf("inserted:\n% x", got)
 	}
