@@ -69,3 +69,50 @@ func TestReusedContextsAllocateNothing(t *testing.T) {
 		}
 	}
 }
+
+// So it is with signatures.
+func TestReusedSignatureContextsAllocateNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	for _, c := range sigCases {
+		for _, dir := range directions {
+			r := newRig(t, setup{})
+			q, _ := r.target(func(a *rdmarw.QPInitAttr) { a.IntegrityEn = true })
+			b, remote := r.a.buffer(8*block), r.b.mem(8*(block+tupleLen))
+			list, prot := [][]byte{b[:1000], b[1000:]}, [][]byte(nil)
+			data := make([]byte, 8*block)
+			if c.mem {
+				prot = [][]byte{tuples(data, 0)}
+			}
+			if c.wire {
+				copy(remote.Bytes(), mixed(data, tuples(data, 0)))
+			}
+			attrs := c.attrs(0)
+			var x rdmarw.Ctx
+			var e rdmarw.CQE
+			told := 0
+			e.Done = func(*rdmarw.CQ, *verbs.WC) { told++ }
+			turn := func() {
+				_, err := x.SignatureInit(q, 1, list, prot, attrs, remote.Addr(), remote.RKey(), dir)
+				must(t, err)
+				must(t, x.Post(q, 1, &e, nil))
+				r.kick()
+				was := told
+				if !r.process(func() bool { return told > was }) {
+					t.Fatal("no completion")
+				}
+				if e, bad := x.CheckMRStatus(); bad {
+					t.Fatalf("%+v", e)
+				}
+				must(t, x.DestroySignature(q, 1, list, prot, dir))
+			}
+			for range 20 {
+				turn()
+			}
+			if n := testing.AllocsPerRun(50, turn); n != 0 {
+				t.Errorf("%s, %v: %v allocations", c.name, dir, n)
+			}
+		}
+	}
+}

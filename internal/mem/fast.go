@@ -149,7 +149,7 @@ func (t *Table) unused(r *Region) *entry {
 // retire notes that a registration replaces that of old.
 func (f *fast) retire(old *entry) {
 	f.spare, f.before = f.before, old
-	if old.shared || old.kind != kindList {
+	if old.shared || old.kind == kindSignature && old.sig == nil {
 		f.before = nil
 	}
 }
@@ -174,7 +174,7 @@ func (t *Table) FastRegister(pd *PD, r *Region, key ib.RKey, access ib.Access) b
 	}
 	e := r.fast.mapped.Load()
 	if s := r.fast.sig; s != nil {
-		e = s.register(r, uint32(key), access)
+		e = s.register(uint32(key), access)
 	} else if e.key != 0 || access&ib.AccessZeroBased != 0 {
 		// Lookups know it already, or it counts from 0 for this registration only.
 		e.shared = true

@@ -2,6 +2,7 @@ package mem
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"syscall"
 
@@ -12,27 +13,28 @@ import (
 // runs are pieces of memory, one behind the other.
 type runs []run
 
-// makeRuns makes runs of a list, from byte offset of its first slice on. It may be
-// empty. EINVAL.
-func makeRuns(name string, list [][]byte, offset, most int) (runs, error) {
-	bad := func(what, why string, v ...any) error {
-		return &ParamError{what, fmt.Sprintf(why, v...), syscall.EINVAL}
+// makeRuns makes runs of a list, from byte offset of its first slice on, in the place of
+// l, which is empty. The list may be empty. EINVAL: l is as before, but for what is
+// behind its end.
+func makeRuns(l runs, name string, list [][]byte, offset, most int) (runs, error) {
+	bad := func(what, why string, v ...any) (runs, error) {
+		return l[:0], &ParamError{what, fmt.Sprintf(why, v...), syscall.EINVAL}
 	}
 	switch {
 	case len(list) > most:
-		return nil, bad(name, "%d slices, the region takes %d", len(list), most)
+		return bad(name, "%d slices, the region takes %d", len(list), most)
 	case len(list) == 0 && offset != 0:
-		return nil, bad(name+"Offset", "%d, but there are no slices", offset)
+		return bad(name+"Offset", "%d, but there are no slices", offset)
 	case len(list) == 0:
-		return nil, nil
+		return l, nil
 	case offset < 0 || offset >= max(len(list[0]), 1):
-		return nil, bad(name+"Offset", "%d, the first slice has %d bytes", offset, len(list[0]))
+		return bad(name+"Offset", "%d, the first slice has %d bytes", offset, len(list[0]))
 	}
-	l := make(runs, 0, len(list))
+	l = slices.Grow(l, len(list))
 	end := uint64(0)
 	for i, b := range list {
 		if len(b) == 0 {
-			return nil, bad(name, "slice %d is empty", i)
+			return bad(name, "slice %d is empty", i)
 		}
 		b = b[offset:]
 		offset = 0
@@ -40,9 +42,15 @@ func makeRuns(name string, list [][]byte, offset, most int) (runs, error) {
 		l = append(l, run{end, b[:len(b):len(b)]})
 	}
 	if end > ib.MaxMsgSize {
-		return nil, bad(name, "%d bytes, a message has at most %d", end, uint64(ib.MaxMsgSize))
+		return bad(name, "%d bytes, a message has at most %d", end, uint64(ib.MaxMsgSize))
 	}
 	return l, nil
+}
+
+// empty is the list without its pieces, which it lets go of.
+func (l runs) empty() runs {
+	clear(l)
+	return l[:0]
 }
 
 // length is the number of bytes.

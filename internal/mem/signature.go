@@ -34,9 +34,11 @@ type signature struct {
 	maxData, maxMeta int // slices
 
 	// Under the table's lock: what the next registration takes.
-	mapped *sigMap
-	attrs  *ib.SigAttrs
-	why    error // why they do not fit together
+	next                 *sigEntry // with the memory that was given; fast.mapped is its entry
+	attrs                ib.SigAttrs
+	given                bool  // attrs were
+	why                  error // why they do not fit together
+	spareData, spareMeta runs  // empty, for the next mapping
 
 	mu   sync.Mutex
 	wire []byte   // for each block its tuple on the wire, as it arrives or was made last
@@ -44,9 +46,6 @@ type signature struct {
 	err  ib.SigErr
 	bad  bool // err was found, and not told yet
 }
-
-// sigMap is what MapSignature gave.
-type sigMap struct{ data, meta runs }
 
 // RegisterSignature enters a region for fast registration whose key shows data with
 // protection information, of up to maxData slices of data and maxMeta of metadata
@@ -87,19 +86,22 @@ func (t *Table) MapSignature(r *Region, data [][]byte, dataOff int, meta [][]byt
 	if pageSize < minPage || bits.OnesCount(uint(pageSize)) != 1 {
 		return 0, &ParamError{"pageSize", fmt.Sprintf("%d, want a power of two from %d on", pageSize, minPage), syscall.EINVAL}
 	}
-	m := new(sigMap)
-	if m.data, err = makeRuns("data", data, dataOff, s.maxData); err != nil {
-		return 0, err
-	}
-	if m.meta, err = makeRuns("meta", meta, metaOff, s.maxMeta); err != nil {
-		return 0, err
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r.state != stateLive {
 		return 0, &ParamError{"mr", "is deregistered", syscall.EINVAL}
 	}
-	s.mapped = m
+	d, err := makeRuns(s.spareData, "data", data, dataOff, s.maxData)
+	if s.spareData = d[:0]; err != nil {
+		return 0, err
+	}
+	m, err := makeRuns(s.spareMeta, "meta", meta, metaOff, s.maxMeta)
+	if s.spareMeta = m[:0]; err != nil {
+		return 0, err
+	}
+	v := &s.template(r).view
+	s.spareData, v.data = v.data.empty(), d
+	s.spareMeta, v.meta = v.meta.empty(), m
 	s.prepare(r)
 	return len(data) + len(meta), nil
 }
@@ -113,14 +115,15 @@ func (t *Table) SetSigAttrs(r *Region, a *ib.SigAttrs) error {
 	if err := checkSigAttrs(a); err != nil {
 		return err
 	}
-	own := *a
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r.state != stateLive {
 		return &ParamError{"mr", "is deregistered", syscall.EINVAL}
 	}
-	r.fast.sig.attrs = &own
-	r.fast.sig.prepare(r)
+	s := r.fast.sig
+	s.attrs, s.given = *a, true
+	s.template(r)
+	s.prepare(r)
 	return nil
 }
 
@@ -152,31 +155,61 @@ func (r *Region) SigStatus() (ib.SigErr, bool) {
 	return e, bad
 }
 
-// prepare makes the entry from which the next registration is made. The table's lock
-// is held.
+// template gives the entry of the next registration, with the memory of the last
+// mapping: one that was not registered yet, or else one whose turn is over, or a new
+// one. The table's lock is held.
+func (s *signature) template(r *Region) *sigEntry {
+	old := s.next
+	if old != nil && old.key == 0 && !old.shared {
+		return old
+	}
+	var x *sigEntry
+	if e := r.fast.spare; e != nil {
+		x, r.fast.spare = e.sig.box, nil
+	} else {
+		x = new(sigEntry)
+	}
+	x.kind, x.region, x.key, x.access = kindSignature, r, 0, 0 // and nobody's, as whatever was replaced
+	x.view.box = x
+	x.view.data, x.view.meta = x.view.data.empty(), x.view.meta.empty()
+	if old != nil {
+		x.view.data = append(x.view.data, old.view.data...)
+		x.view.meta = append(x.view.meta, old.view.meta...)
+	}
+	s.next = x
+	return x
+}
+
+// prepare makes of what was given what the next registration shows, if it fits
+// together. The table's lock is held.
 func (s *signature) prepare(r *Region) {
-	e := &entry{kind: kindSignature, region: r}
-	if s.mapped != nil {
-		e.iova = uint64(address(s.mapped.data[0].buf))
+	x := s.next
+	x.iova, x.length, x.sig = 0, 0, nil
+	if len(x.view.data) > 0 {
+		x.iova = uint64(address(x.view.data[0].buf))
 	}
 	if s.why = s.fit(); s.why == nil {
-		e.sig = newSigView(s)
-		e.length = e.sig.length()
+		x.view.show(s)
+		x.sig = &x.view
+		x.length = x.view.length()
 	}
-	r.fast.mapped.Store(e)
+	r.fast.mapped.Store(&x.entry)
 }
 
 // register makes the entry that a registration shows. The table's lock is held, and
 // nobody uses the entry of the registration before any more.
-func (s *signature) register(r *Region, key uint32, access ib.Access) *entry {
-	m := r.fast.mapped.Load()
-	x := &struct {
-		entry
-		view sigView
-	}{view: *m.sig}
+func (s *signature) register(key uint32, access ib.Access) *entry {
+	x := s.next
+	if x.key != 0 || access&ib.AccessZeroBased != 0 {
+		// Lookups know it already, or it counts from 0 for this registration only. The
+		// memory is that of both.
+		x.shared = true
+		y := &sigEntry{view: x.view}
+		y.kind, y.region, y.sig, y.length, y.shared = kindSignature, x.region, &y.view, x.length, true
+		y.view.box, y.iova = y, base(x.iova, access)
+		x = y
+	}
 	e, v := &x.entry, &x.view
-	e.kind, e.region, e.sig, e.length = kindSignature, r, v, m.length
-	e.key, e.access, e.iova = key, access, base(m.iova, access)
 	n := int(v.blocks)
 	if v.onWire && cap(s.wire) < n*pi.TupleLen {
 		s.wire = make([]byte, n*pi.TupleLen)
@@ -199,20 +232,20 @@ func (s *signature) register(r *Region, key uint32, access ib.Access) *entry {
 
 // release lets go of the memory. The table's lock is held.
 func (s *signature) release() {
-	s.mapped, s.wire = nil, nil
+	s.next, s.wire, s.spareData, s.spareMeta = nil, nil, nil, nil
 	s.why = &ParamError{"mr", "is deregistered", syscall.EINVAL}
 }
 
 // fit says why memory and attributes do not fit together. The table's lock is held.
 func (s *signature) fit() error {
-	m, a := s.mapped, s.attrs
+	a := &s.attrs
 	switch {
-	case m == nil:
+	case s.next == nil || len(s.next.view.data) == 0:
 		return &ParamError{"data", "was not given (SigMR.MapSGPI)", syscall.EINVAL}
-	case a == nil:
+	case !s.given:
 		return &ParamError{"attrs", "were not given (SigMR.SetSigAttrs)", syscall.EINVAL}
 	}
-	data, meta := m.data.length(), m.meta.length()
+	data, meta := s.next.view.data.length(), s.next.view.meta.length()
 	inMem := a.Mem.SigType == ib.SigTypeT10DIF
 	bad := func(what, why string, v ...any) error {
 		return &ParamError{what, fmt.Sprintf(why, v...), syscall.EINVAL}

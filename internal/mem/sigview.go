@@ -14,6 +14,7 @@ import (
 // and is compared with the data that stands in memory.
 type sigView struct {
 	state  *signature
+	box    *sigEntry // that it is in
 	attrs  ib.SigAttrs
 	data   runs
 	meta   runs // tuples in memory; empty: they are in data, behind their blocks
@@ -28,6 +29,12 @@ type sigView struct {
 	wire []byte // of state, while the view is registered
 }
 
+// sigEntry is an entry of a signature region, with what it shows.
+type sigEntry struct {
+	entry
+	view sigView
+}
+
 // dif is the description of protection information that one of the domains has, or
 // nil.
 func dif(a *ib.SigAttrs) *ib.T10DIFDomain {
@@ -40,9 +47,9 @@ func dif(a *ib.SigAttrs) *ib.T10DIFDomain {
 	return nil
 }
 
-// newSigView makes the view of what fits together.
-func newSigView(s *signature) *sigView {
-	v := &sigView{state: s, attrs: *s.attrs, data: s.mapped.data, meta: s.mapped.meta}
+// show makes of v the view of data and metadata that fit the attributes of s.
+func (v *sigView) show(s *signature) {
+	*v = sigView{state: s, box: v.box, attrs: s.attrs, data: v.data, meta: v.meta}
 	m, w := &v.attrs.Mem, &v.attrs.Wire
 	v.inMem, v.onWire = m.SigType == ib.SigTypeT10DIF, w.SigType == ib.SigTypeT10DIF
 	if d := dif(&v.attrs); d != nil {
@@ -53,7 +60,6 @@ func newSigView(s *signature) *sigView {
 	v.newGuard = !both || m.DIF.BGType != w.DIF.BGType || m.DIF.BG != w.DIF.BG
 	v.newApp = !both || m.DIF.AppTag != w.DIF.AppTag
 	v.newRef = !both || m.DIF.RefTag != w.DIF.RefTag || m.DIF.RefRemap != w.DIF.RefRemap
-	return v
 }
 
 // mixed reports whether the tuples stand in the list of data.
