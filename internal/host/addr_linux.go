@@ -74,7 +74,7 @@ func find(keepers []int, addr netip.Addr) (at, empty int) {
 }
 
 // Sockets gives the sockets of an address, new descriptors with each call; mk makes them if
-// the address is not in use yet. One process at a time does. Zones are ignored. The errors are those of mk,
+// the address is not in use yet, nil: it is ENOENT, and looking at them does not make this member a user. One process at a time does. Zones are ignored. The errors are those of mk,
 // ErrAddrs, ErrDescriptors, ErrClosed, and EAGAIN if a process that is about to do the same does not get
 // ahead (it is stopped).
 func (g *Group) Sockets(addr netip.Addr, mk Make) (Sockets, error) {
@@ -99,7 +99,17 @@ func (g *Group) Sockets(addr netip.Addr, mk Make) (Sockets, error) {
 				return none, tooFew(err)
 			}
 		}
-		s, err = g.take(keepers[at], plain)
+		if mk != nil {
+			g.uses(at)
+			g.step("addr:used")
+		}
+		if s, err = g.take(keepers[at], plain); err == nil {
+			if again, _ := find(keepers, plain); again == at {
+				break
+			}
+			closeFDs([]int{s.Own, s.Control})
+			s, err = none, unix.EAGAIN
+		}
 		if !errors.Is(err, unix.EAGAIN) {
 			break // else somebody has dropped it meanwhile
 		}
@@ -221,7 +231,9 @@ func (g *Group) use(keepers []int, plain, addr netip.Addr, mk Make) (int, error)
 		return at, nil
 	}
 	if empty < 0 {
-		return -1, ErrAddrs
+		if empty = g.reclaim(keepers); empty < 0 {
+			return -1, ErrAddrs
+		}
 	}
 	fds, err := mk(addr)
 	for end := time.Now().Add(makePatience); errors.Is(err, unix.EAGAIN) && time.Now().Before(end); {

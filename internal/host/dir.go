@@ -23,6 +23,7 @@ const (
 	slotPID   = 1
 	slotConns = 2 // connection records that this generation has ever used
 	slotFlags = 3 // generation<<32 | flags
+	slotAddrs = 4 // generation<<32 | a bit for each address that it uses
 
 	poolAt = slotsAt + Slots*slotWords // an owner word for each buffer
 

@@ -331,6 +331,7 @@ func (g *Group) trySlot(slot int) (bool, error) {
 	gen++
 	g.d.store(slotAt(slot, slotPID), uint64(os.Getpid()))
 	g.d.store(slotAt(slot, slotFlags), 0)
+	g.d.store(slotAt(slot, slotAddrs), 0)
 	g.slot, g.gen, g.self = slot, gen, owner(slot, gen)
 	g.claims = claims{d: g.d, slot: slot, gen: gen, step: g.step, gone: g.dead, held: map[portKey]*claim{}}
 	g.conns = conns{d: g.d, w: words(g.records), slot: slot, gen: gen, step: g.step}
