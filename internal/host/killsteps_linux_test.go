@@ -179,13 +179,8 @@ func TestStewardKilledAtWork(t *testing.T) {
 			b.signal(syscall.SIGKILL)
 			a.dead() // of burying b
 			eventually(t, "both are buried", func() bool { return c.do("members") == "3" })
-			if !c.has("death 1 []") {
-				t.Error("the steward was not buried")
-			}
-			told := c.has("death 2 [3]") || a.has("death 2 [3]")
-			if !told {
-				t.Errorf("nobody told of b's connection: %q", c.told("death"))
-			}
+			eventually(t, "the steward's end is told of", func() bool { return c.has("death 1 []") })
+			eventually(t, "b's connection is told of", func() bool { return c.has("death 2 [3]") || a.has("death 2 [3]") })
 			afterwards(t, name)
 		})
 	}
