@@ -34,11 +34,9 @@ func (p *Port) DropLocal(addr netip.Addr) {
 		}
 		if s.control != nil {
 			p.unwatch(s.control)
+			p.forsake(s)
 			_ = unix.Close(s.control.fd)
 			s.control = nil
-			_ = p.share.group.Drop(addr.WithZone(""))
-			p.share.tell.Store(true)
-			p.share.again()
 		}
 		p.groups.mu.Lock()
 		lost := s.drops()

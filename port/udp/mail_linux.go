@@ -17,7 +17,7 @@ import (
 // buffer of the pool. A mailbox holds few messages, so all of one turn for a process go
 // in one. Messages are input: any process of the user can write them.
 //
-//	 0  kind: 1 bytes follow, 2 in the pool, 3 addresses changed, which has nothing else
+//	 0  kind: 1 the bytes follow, 2 they are in the pool
 //	 1  traffic class
 //	 2  hop limit
 //	 3  0
@@ -34,7 +34,6 @@ const (
 	recordLen   = 56
 	kindBytes   = 1
 	kindPool    = 2
-	kindLook    = 3
 	mailMax     = host.MaxMail
 	inlineMax   = 2 << 10 // from here on bytes go through the pool
 	inlineLimit = mailMax - recordLen - 8
@@ -119,8 +118,6 @@ func (o *outbox) record(kind uint8, d *pkt.Datagram, n int) {
 	copy(h[40:], dst[:])
 	o.count++
 }
-
-func putLook(b []byte) { b[0] = kindLook }
 
 // Forward implements port.Sharer.
 func (p *Port) Forward(n ib.QPN, d *pkt.Datagram) port.Forwarded {
@@ -238,10 +235,6 @@ func (p *Port) unpack(b *pkt.Rx, i int, m []byte) (used int, ok bool) {
 		return 0, false
 	}
 	h := m[:recordLen]
-	if h[0] == kindLook {
-		p.share.again()
-		return recordLen, false
-	}
 	n, seg := order.Uint32(h[4:]), order.Uint32(h[8:])
 	if n == 0 || seg == 0 || seg > n || int64(n) > int64(p.cfg.bufBytes) {
 		return 0, false

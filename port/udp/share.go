@@ -13,9 +13,9 @@ type Group interface {
 	Slot() int
 	Numbers() (bits, mask ib.QPN)
 	Sockets(addr netip.Addr, mk host.Make) (host.Sockets, error)
+	Control(addr netip.Addr) (int, error)
 	Drop(addr netip.Addr) error
 	Addrs() []netip.Addr
-	Members() []host.Member
 	Steward() bool
 
 	Mailbox() int

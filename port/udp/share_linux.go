@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,12 +23,8 @@ import (
 //
 // Where the kernel does not steer there is the control socket alone: see relay.
 
-const (
-	// retryMail is how long messages to full mailboxes wait while nothing else happens.
-	retryMail = time.Millisecond
-	// tellAgain is the same where a goroutine does it.
-	tellAgain = 20 * time.Millisecond
-)
+// retryMail is how long messages to full mailboxes wait while nothing else happens.
+const retryMail = time.Millisecond
 
 // sharing is what such a port has besides.
 type sharing struct {
@@ -38,7 +33,6 @@ type sharing struct {
 	extra map[netip.Addr]*socket // control sockets of addresses that only others have in use; under Port.mu
 
 	look chan struct{} // the addresses or the steward changed
-	tell atomic.Bool   // the others are to be told that the addresses did
 	stop chan struct{}
 	done sync.WaitGroup
 
@@ -88,9 +82,6 @@ func (p *Port) tend() {
 	for {
 		select {
 		case <-p.share.look:
-			if p.share.tell.Swap(false) {
-				p.tellAll()
-			}
 			p.steward()
 		case <-p.share.stop:
 			return
@@ -98,7 +89,8 @@ func (p *Port) tend() {
 	}
 }
 
-// Look has the port see that it is the steward now, or is not any more.
+// Look has the port see that it is the steward now, or is not any more, or that the addresses
+// in use have changed.
 func (p *Port) Look() {
 	if p.share != nil {
 		p.share.again()
@@ -141,12 +133,12 @@ func (p *Port) openShared(addr netip.Addr) (*socket, error) {
 	if addr.Zone() != "" && s.scope == 0 {
 		return nil, fmt.Errorf("udp: local address %v: no interface %q: %w", addr, addr.Zone(), unix.EADDRNOTAVAIL)
 	}
-	fds, made, err := p.sockets(addr)
+	fds, err := p.share.group.Sockets(addr, func(netip.Addr) ([]int, error) { return p.makeSlots(addr) })
 	if err != nil {
 		return nil, err
 	}
-	s.fd = fds.own
-	c := &socket{fd: fds.control, kind: control, addr: addr, scope: s.scope, index: -1}
+	s.fd = fds.Own
+	c := &socket{fd: fds.Control, kind: control, addr: addr, scope: s.scope, index: -1}
 	if s.fd < 0 {
 		s.blind, c.unsteered = true, true
 		// Sent from here as well; one descriptor each makes both alike.
@@ -164,23 +156,8 @@ func (p *Port) openShared(addr netip.Addr) (*socket, error) {
 		}
 		o.lost = socketDrops(o.fd) // of those who had it before
 	}
-	if made {
-		p.share.tell.Store(true)
-	}
 	p.share.again() // the steward reads the control socket now
 	return s, nil
-}
-
-// slotSockets are the descriptors of an address.
-type slotSockets struct{ own, control int }
-
-// sockets gets them from the group. made tells that they did not exist before.
-func (p *Port) sockets(addr netip.Addr) (fds slotSockets, made bool, err error) {
-	got, err := p.share.group.Sockets(addr, func(netip.Addr) ([]int, error) {
-		made = true
-		return p.makeSlots(addr)
-	})
-	return slotSockets{got.Own, got.Control}, made, err
 }
 
 // makeSlots makes them where the caller is the first.
@@ -223,17 +200,19 @@ func ghost(addr netip.Addr) bool {
 	return pid == 0
 }
 
-// tellAll tells the other members that addresses came into use or went out of it: one of
-// them is the steward, or will be.
-func (p *Port) tellAll() {
-	var msg [recordLen]byte
-	putLook(msg[:])
-	for _, m := range p.share.group.Members() {
-		if m.Slot != p.share.group.Slot() && errors.Is(p.share.group.Send(m.Slot, msg[:]), unix.EAGAIN) {
-			p.share.tell.Store(true) // it may be the one: all again
-			time.AfterFunc(tellAgain, p.share.again)
-		}
+// forsake has the group forget an address that the interface has lost. If its sockets are
+// others than ours somebody else did, and the address has returned.
+func (p *Port) forsake(s *socket) {
+	addr := s.addr.WithZone("")
+	fd, err := p.share.group.Control(addr)
+	if err != nil {
+		return
 	}
+	var theirs, ours unix.Stat_t
+	if unix.Fstat(fd, &theirs) == nil && unix.Fstat(s.control.fd, &ours) == nil && theirs.Ino == ours.Ino {
+		_ = p.share.group.Drop(addr)
+	}
+	_ = unix.Close(fd)
 }
 
 // steward brings what is read in line with whether this process is the steward.
@@ -280,9 +259,7 @@ func (p *Port) steward() {
 
 // openControl opens the control socket of an address that only others have in use.
 func (p *Port) openControl(addr netip.Addr) (*socket, error) {
-	got, err := p.share.group.Sockets(addr, func(netip.Addr) ([]int, error) {
-		return nil, unix.ENOENT // it went out of use
-	})
+	got, err := p.share.group.Sockets(addr, nil)
 	if err != nil {
 		return nil, err
 	}

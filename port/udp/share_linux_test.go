@@ -84,6 +84,9 @@ func (g *fakeGroup) Sockets(a netip.Addr, mk host.Make) (s host.Sockets, err err
 	defer h.mu.Unlock()
 	fds := h.socks[a]
 	if fds == nil {
+		if mk == nil {
+			return s, unix.ENOENT
+		}
 		if fds, err = mk(a); err != nil {
 			return s, err
 		}
@@ -114,13 +117,13 @@ func (g *fakeGroup) Addrs() (list []netip.Addr) {
 	return list
 }
 
-func (g *fakeGroup) Members() (list []host.Member) {
+func (g *fakeGroup) Control(a netip.Addr) (int, error) {
 	g.h.mu.Lock()
 	defer g.h.mu.Unlock()
-	for s := range g.h.members {
-		list = append(list, host.Member{Slot: s})
+	if fds := g.h.socks[a]; fds != nil {
+		return unix.FcntlInt(uintptr(fds[0]), unix.F_DUPFD_CLOEXEC, 0)
 	}
-	return list
+	return -1, unix.ENOENT
 }
 
 func (g *fakeGroup) Steward() bool {
@@ -393,6 +396,7 @@ func TestControlSocket(t *testing.T) {
 			if _, err := s.ports[4].AddLocal(other); err != nil {
 				t.Fatal(err)
 			}
+			s.ports[3].Look()
 			for _, steward := range []int{3, 4, 3} {
 				s.h.appoint(steward)
 				for _, p := range s.ports {
@@ -513,7 +517,7 @@ func TestGarbageInMailbox(t *testing.T) {
 			m[i] = byte(rng.Uint32())
 		}
 		if len(m) >= recordLen && rng.IntN(4) > 0 {
-			m[0] = byte(rng.IntN(5))
+			m[0] = byte(rng.IntN(4))
 			order.PutUint32(m[4:], uint32(rng.IntN(500)))
 			order.PutUint32(m[8:], uint32(rng.IntN(500)))
 			if rng.IntN(2) > 0 {

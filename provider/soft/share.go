@@ -47,16 +47,22 @@ func (p *Provider) join(ctx context.Context, ifindex int) (*sharing, error) {
 	defer cancel()
 	s := &sharing{ready: make(chan struct{})}
 	var err error
-	s.group, err = hosts.Join(ctx, hosts.Config{IfIndex: ifindex, OnDeath: s.mourn, OnSteward: func(bool) {
-		<-s.ready
-		if s.port != nil {
-			s.port.Look()
-		}
-	}})
+	s.group, err = hosts.Join(ctx, hosts.Config{IfIndex: ifindex, OnDeath: s.mourn, OnSteward: s.look})
 	if err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// look has the port see what it has to read. One that is not there yet does by itself.
+func (s *sharing) look(bool) {
+	select {
+	case <-s.ready:
+		if s.port != nil {
+			s.port.Look()
+		}
+	default:
+	}
 }
 
 // opened tells those who wait what became of opening the device.
@@ -109,8 +115,12 @@ const farewellAgain = 100 * time.Millisecond
 // mourn says goodbye for a process that has died: to each peer of it a DREQ, as that process
 // would have sent it (IBA 12.6.13).
 func (s *sharing) mourn(death hosts.Death) {
-	<-s.ready
-	d := s.dev
+	var d *Device
+	select {
+	case <-s.ready:
+		d = s.dev
+	case <-time.After(joinPatience): // it could not be opened, or takes its time
+	}
 	switch {
 	case len(death.Conns) == 0:
 		return
@@ -148,7 +158,7 @@ func (d *Device) farewell(conns []driver.ConnRecord, tid uint64) bool {
 			d.log.Warn("no goodbye for a dead process", "device", d.cfg.Name, "local", r.Local, "remote", r.Remote, "err", err)
 		}
 	}
-	return true
+	return !d.closed.Load() // else the last may not have left
 }
 
 // farewellFlow is the way to the peer of a connection, from an address of the interface
