@@ -398,7 +398,7 @@ func (s *agentSide) write(q *end, mem uint64, rkey ib.RKey, n int, seed uint64) 
 		}
 		done++
 	}
-	return fmt.Sprint(sum(h.buf[half:2*half])), nil
+	return fmt.Sprint(sum(h.buf[half : 2*half])), nil
 }
 
 func (s *agentSide) datagrams(q *end, to netip.Addr, num uint32, n int) error {
