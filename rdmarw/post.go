@@ -37,11 +37,12 @@ func (c *Ctx) Post(qp *QP, port uint8, cqe *CQE, chain []verbs.SendWR) error {
 	if err != nil {
 		return opErr(op, err)
 	}
+	c.posted = true // before the post: another goroutine may handle the completion at once
 	if err := qp.qp.PostSendAll(wrs); err != nil {
+		c.posted = false
 		c.unbuild()
 		return opErr(op, err)
 	}
-	c.posted = true
 	return nil
 }
 
