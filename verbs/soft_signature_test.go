@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/netip"
 	"syscall"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
 	"github.com/verbena-rdma/verbena/port/simnet"
 	"github.com/verbena-rdma/verbena/provider/soft"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -126,7 +128,7 @@ func TestSignatureModel(t *testing.T) {
 		for k := range blocks {
 			blocks[k] = counted(interval, first+byte(k)*7, 13)
 		}
-		inMem, onWire := a.Mem.SigType != ib.SigTypeNone, a.Wire.SigType != ib.SigTypeNone
+		inMem := a.Mem.SigType != ib.SigTypeNone
 		mixed := inMem && rapid.Bool().Draw(t, "mixed")
 		var meta [][]byte
 		size := n * interval
@@ -238,7 +240,6 @@ func TestSignatureModel(t *testing.T) {
 				t.Fatalf("%s: metadata\n% x\nwant\n% x", op, got, wantMeta)
 			}
 		}
-		_ = onWire
 		if qa.State() != ib.QPStateRTS || qb.State() != ib.QPStateRTS {
 			t.Fatal("a wrong block ends a queue pair")
 		}
@@ -353,7 +354,6 @@ func TestSignatureUnreliable(t *testing.T) {
 	src, dst := counted(4*512, 5, 3), make([]byte, 40+4*512)
 	a := &ib.SigAttrs{CheckMask: 0xFF, Wire: wire}
 	qa, qb := r.sigPair(ib.UC)
-	rc, _ := r.sigPair(ib.RC)
 	ma, mb := r.a.sigMR(1, 0), r.b.sigMR(1, 0)
 	r.mapSig(r.a, qa, ma, [][]byte{src}, nil, a)
 	r.mapSig(r.b, qb, mb, [][]byte{dst[:4*512]}, nil, a)
@@ -380,7 +380,6 @@ func TestSignatureUnreliable(t *testing.T) {
 		}
 		src[700] ^= 1 // made where it leaves: right again
 	}
-	_ = rc
 	// A datagram, from a signature key to plain memory, and the way back.
 	qd := r.b.qp(r.b.attr(ib.UD))
 	r.b.to(qd, ib.QPStateRTS, nil, r.a.addr)
@@ -602,6 +601,44 @@ func TestSignaturePeers(t *testing.T) {
 		q, _ := r.sigPairB()
 		r.ends("invalidation", r.do(r.b, q, localInv(far.RKey())), ib.WCSuccess)
 		far.CheckStatus()
+	}
+}
+
+// A copy of the request of a READ that comes late, when the owner has asked for the
+// status already, is answered and tells nothing new; another READ does.
+func TestSignatureLateRead(t *testing.T) {
+	r := newRig(t, 9000)
+	qa, qb := r.sigPair(ib.RC)
+	data := make([]byte, 8*520)
+	far, local := r.b.sigMR(1, 0), r.a.mem(8*520)
+	r.mapSig(r.b, qb, far, [][]byte{data}, nil, &ib.SigAttrs{CheckMask: 0xFF, Mem: difCRC(512), Wire: difCRC(512)})
+	read := &verbs.SendWR{
+		Opcode: ib.WRRDMARead, Flags: ib.SendSignaled, SGList: []verbs.SGE{local.SGE(0, 8*520)}, RemoteAddr: far.Addr(), RKey: far.RKey(),
+	}
+	var late []byte
+	var src netip.AddrPort
+	var id uint16
+	remove := r.net.Sniff(func(e *simnet.Event) {
+		if e.Op == roce.OpRCReadRequest {
+			late, src, id = bytes.Clone(e.B), e.Src, e.ID
+		}
+	})
+	r.ends("READ", r.do(r.a, qa, read), ib.WCSuccess)
+	remove()
+	if e, bad := far.CheckStatus(); !bad || e.SigErrOffset != 0 {
+		t.Errorf("%+v, %v", e, bad)
+	}
+	r.net.Inject(src, r.b.addr, late, id)
+	r.net.RunFor(1e9)
+	if s := toCounts(ok(qb.Counters())(t))["duplicate_request"]; s != 1 {
+		t.Fatalf("%d copies came", s)
+	}
+	if e, bad := far.CheckStatus(); bad {
+		t.Errorf("the late copy tells %+v", e)
+	}
+	r.ends("another READ", r.do(r.a, qa, read), ib.WCSuccess)
+	if _, bad := far.CheckStatus(); !bad {
+		t.Error("another READ tells nothing")
 	}
 }
 

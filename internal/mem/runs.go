@@ -61,9 +61,9 @@ func (l runs) length() uint64 {
 	return l[len(l)-1].end
 }
 
-// find is the index of the piece that has byte off; hint is one that may have it.
+// find is the index of the piece that has byte off; hint is that one or one before.
 func (l runs) find(off uint64, hint int) int {
-	if hint < len(l) && off < l[hint].end && off >= l[hint].end-uint64(len(l[hint].buf)) {
+	if off < l[hint].end {
 		return hint
 	}
 	return sort.Search(len(l), func(i int) bool { return off < l[i].end })

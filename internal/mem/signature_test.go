@@ -18,7 +18,7 @@ const sigRights = ib.AccessLocalWrite | ib.AccessRemoteRead | ib.AccessRemoteWri
 // sigRegion makes a signature region and registers it.
 func sigRegion(t fataler, tb *Table, pd *PD, data, meta [][]byte, a *ib.SigAttrs) *Region {
 	t.Helper()
-	r, err := tb.RegisterSignature(pd, max(len(data), 1), len(meta))
+	r, err := tb.RegisterSignature(pd, len(data)+2, len(meta)+2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -487,6 +487,35 @@ func TestSignatureSnapshot(t *testing.T) {
 	}
 	if _, ok := get(1025); ok {
 		t.Error("read beyond the end")
+	}
+
+	// Longer ones, and parts of first slices: the tuples have room.
+	if _, err := tb.MapSignature(r, [][]byte{counting(600, 0, 1), two, counting(500, 7, 1)}, 76, nil, 0, 4096); err != nil {
+		t.Fatal(err)
+	}
+	if err := tb.SetSigAttrs(r, &ib.SigAttrs{Wire: dif}); err != nil {
+		t.Fatal(err)
+	}
+	if !tb.Invalidate(pd, 5, r.RKey(), false) || !tb.FastRegister(pd, r, r.RKey(), sigRights) {
+		t.Fatal("not registered anew")
+	}
+	addr = r.Addr()
+	all := append(append(counting(600, 0, 1)[76:], two...), counting(500, 7, 1)...)
+	var want []byte
+	for k := 0; len(all) > 0; k++ {
+		x := modelTuple(&dif.DIF, all[:512], k)
+		want, all = append(append(want, all[:512]...), x[:]...), all[512:]
+	}
+	if got, ok := get(4 * 520); !ok || !bytes.Equal(got, want) {
+		t.Errorf("from inside a slice: %v, % x", ok, got)
+	}
+	meta := make([]byte, 20)
+	copy(meta[12:], want[512:520])
+	if _, err := tb.MapSignature(r, [][]byte{counting(600, 0, 1)}, 88, [][]byte{meta[:14], meta[14:]}, 12, 4096); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(tb.SetSigAttrs(r, &ib.SigAttrs{Mem: dif, MetaLength: 8}), tb.SignatureReady(r)); err != nil {
+		t.Error(err)
 	}
 }
 
