@@ -121,7 +121,7 @@ const rnrWait = 320 * time.Microsecond
 
 func (c *conn) tune() {
 	attr := ib.QPAttr{QPState: ib.QPStateRTS, MinRNRTimer: ib.RNRTimerCode(rnrWait)}
-	_ = c.id.QP().Modify(&attr, ib.QPAttrState|ib.QPAttrMinRNRTimer) // it may be over already
+	_ = c.qp.QP().Modify(&attr, ib.QPAttrState|ib.QPAttrMinRNRTimer) // it may be over already
 }
 
 // run handles the client's completions until the last, then gives everything back.
@@ -172,7 +172,7 @@ func (c *conn) shut(why string, cause error) {
 	}
 	// The queue pair goes to ERR whether or not there is a connection to end.
 	if err := c.id.Disconnect(context.Background()); err != nil {
-		_ = c.id.QP().Modify(&ib.QPAttr{QPState: ib.QPStateErr}, ib.QPAttrState)
+		_ = c.qp.QP().Modify(&ib.QPAttr{QPState: ib.QPStateErr}, ib.QPAttrState)
 	}
 	for _, o := range c.d.pool.cancel(c) {
 		o.finish()
@@ -240,7 +240,7 @@ func (r *receive) received(_ *rdmarw.CQ, wc *verbs.WC) {
 // begin starts the operation of a request and makes room for the next request.
 func (c *conn) begin(r *receive, o *op) {
 	o.req = r.req
-	if err := c.id.QP().PostRecvOne(&r.wr); err != nil {
+	if err := c.qp.QP().PostRecvOne(&r.wr); err != nil {
 		c.shut("no room for requests", err)
 		c.drop()
 	}

@@ -253,7 +253,7 @@ func (o *op) fail(s proto.Status) {
 
 // respond ends a request that was carried out.
 func (o *op) respond() {
-	if err := o.c.id.QP().PostSendAll(o.response()); err != nil {
+	if err := o.c.qp.QP().PostSendAll(o.response()); err != nil {
 		o.c.shut("no response can be sent", err)
 		o.finish()
 	}
@@ -263,7 +263,7 @@ func (o *op) respond() {
 func (o *op) post() {
 	o.resp.Put(o.msg[:])
 	o.chain[0].InlineData = o.msg[:]
-	if err := o.c.id.QP().PostSendAll(o.chain); err != nil {
+	if err := o.c.qp.QP().PostSendAll(o.chain); err != nil {
 		o.c.shut("no response can be sent", err)
 		o.finish()
 	}
