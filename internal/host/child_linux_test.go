@@ -193,6 +193,9 @@ func (m *member) do(what string, args []string) (string, error) {
 			return "", err
 		}
 		return "", unix.Listen(fd, 1)
+	case "hold": // uid, interface
+		_, err := bindName(strings.TrimSuffix(m.as(args[0]).name, "1") + args[1])
+		return "", err
 	case "ask":
 		return "", m.as(args[0]).ask(context.Background())
 	case "knock":

@@ -50,6 +50,12 @@ func TestNameTakenByOtherUser(t *testing.T) {
 	if !errors.Is(err, ErrForeign) || !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "user 12345") {
 		t.Errorf("%v", err)
 	}
+	// Also if he does not even listen.
+	p.do("hold 0 2")
+	_, err = Join(context.Background(), Config{IfIndex: 2, Private: name})
+	if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), "user 12345") {
+		t.Errorf("%v", err)
+	}
 }
 
 // Another user who connects to us gets a refusal, and no descriptor.
@@ -147,6 +153,33 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("byte %d: %v, want %v", c.at, err, c.want)
 		}
 	}
+}
+
+// Who has a name can be asked.
+func TestHolder(t *testing.T) {
+	name := private(t) + "/holder"
+	if _, ok := holder(name); ok {
+		t.Error("a name that nobody has")
+	}
+	fd, err := bindName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeFD(fd)
+	if uid, ok := holder(name); !ok || uid != uint32(os.Getuid()) {
+		t.Errorf("user %d, %v", uid, ok)
+	}
+}
+
+// What the kernel tells is read with care all the same.
+func FuzzDiagSocket(f *testing.F) {
+	f.Add(make([]byte, 40))
+	f.Add(append(make([]byte, diagMsgLen), 8, 0, 7, 0, 1, 2, 3, 4, 6, 0, 0, 0, 0, 'x', 0, 0))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if name, _, ok := diagSocket(b); ok && name == "" {
+			t.Error("no name")
+		}
+	})
 }
 
 // as changes whose group a member goes to.

@@ -98,7 +98,8 @@ const backlog = 4096
 
 // meet gets rendezvous and root: it founds the group, or asks who has.
 func (g *Group) meet(ctx context.Context) (founded bool, err error) {
-	silent, unable := false, 0
+	silent := fmt.Errorf("%w (one is about to be the first)", ErrSilent)
+	asked, unable := 0, 0
 	for {
 		fd, err := bindName(g.name)
 		if err == nil {
@@ -112,36 +113,47 @@ func (g *Group) meet(ctx context.Context) (founded bool, err error) {
 		switch err := g.ask(ctx); {
 		case err == nil:
 			return false, nil
-		case errors.Is(err, errSilent):
-			silent = true
+		case errors.Is(err, ErrSilent):
+			silent = err
 		case errors.Is(err, errUnable) && unable < unableMost:
 			unable++
 		case !errors.Is(err, errAgain):
 			return false, err
+		}
+		if asked++; asked == askedMany {
+			// Nobody takes so long to begin to listen.
+			if uid, ok := holder(g.name); ok && uid != g.me.uid {
+				return false, g.squatted(uid)
+			}
 		}
 		select {
 		case <-ctx.Done():
 			if context.Cause(ctx) == context.Canceled {
 				return false, ctx.Err()
 			}
-			if silent {
-				return false, ErrSilent
-			}
-			return false, fmt.Errorf("%w (about to found)", ErrSilent)
+			return false, silent
 		case <-time.After(joinPause):
 		}
 	}
 }
 
+// squatted tells that another user has our name.
+func (g *Group) squatted(uid uint32) error {
+	return fmt.Errorf("%w: user %d has the name %q", ErrForeign, uid, "@"+g.name)
+}
+
 var (
 	errAgain  = errors.New("host: nobody listens yet, or not any more")
-	errSilent = errors.New("host: no answer")
 	errUnable = errors.New("which would let this one in")
 )
 
-// unableMost is how often who has too few descriptors is asked: another member may be the
-// next who answers.
-const unableMost = 50
+const (
+	// unableMost is how often who has too few descriptors is asked: another member may be
+	// the next who answers.
+	unableMost = 50
+	// askedMany is how often nobody has listened when we ask who that is.
+	askedMany = 50
+)
 
 // found makes what the group shares. Until it listens nobody knows of it; if the process dies the name is free again.
 func (g *Group) found() (err error) {
@@ -394,13 +406,15 @@ func (g *Group) ask(ctx context.Context) error {
 		return err
 	}
 	if cred.Uid != g.me.uid {
-		return fmt.Errorf("%w: user %d has the name %q", ErrForeign, cred.Uid, "@"+g.name)
+		return g.squatted(cred.Uid)
 	}
 	wait := g.cfg.Answer
 	if at, ok := ctx.Deadline(); ok {
 		wait = max(min(wait, time.Until(at)), time.Millisecond)
 	}
-	if err := readable(fd, wait); err != nil {
+	if err := readable(fd, wait); errors.Is(err, ErrSilent) && cred.Pid > 0 && unix.Kill(int(cred.Pid), 0) == nil {
+		return fmt.Errorf("%w; process %d was the first of them", err, cred.Pid)
+	} else if err != nil {
 		return err
 	}
 	var b [answerLen]byte
@@ -485,13 +499,13 @@ func (g *Group) answerTo(fd int) {
 	_ = unix.Sendmsg(fd, b[:], nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
-// readable waits until there is something to read: errSilent if there is nothing in time.
+// readable waits until there is something to read: ErrSilent if there is nothing in time.
 func readable(fd int, wait time.Duration) error {
 	end := time.Now().Add(wait)
 	for {
 		left := time.Until(end)
 		if left < 0 {
-			return errSilent
+			return ErrSilent
 		}
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(p, int(left.Milliseconds())+1)

@@ -151,6 +151,7 @@ func TestAllStopped(t *testing.T) {
 	a.do("join")
 	a.signal(syscall.SIGSTOP)
 	b.fails(ErrSilent, "join 200")
+	b.fails(fmt.Errorf("process %d was the first", a.cmd.Process.Pid), "join 200")
 	a.signal(syscall.SIGCONT)
 	b.do("join")
 }
