@@ -18,11 +18,12 @@ func TestProviderWithoutMemoryAbilities(t *testing.T) {
 	}
 	_, window := k.pd.AllocMW(ib.MWType1)
 	_, fast := k.pd.AllocMR(1)
+	_, sig := k.pd.AllocMRIntegrity(1, 1)
 	_, key := k.pd.LocalDMALKey()
 	_, buffer := k.pd.AllocBuffer(1, 0)
 	_, dm := k.ctx.AllocDM(&DMAttr{Length: 1})
 	for what, err := range map[string]error{
-		"alloc_mw": window, "alloc_mr": fast, "local_dma_lkey": key, "alloc_buffer": buffer, "alloc_dm": dm,
+		"alloc_mw": window, "alloc_mr": fast, "alloc_mr_integrity": sig, "local_dma_lkey": key, "alloc_buffer": buffer, "alloc_dm": dm,
 		"rereg_mr":  mr.Rereg(ib.ReregAccess, &ReregAttr{}),
 		"advise_mr": k.pd.AdviseMR(0, 0, nil),
 		"bind_mw":   qp.BindMW(new(MW), &MWBind{}),

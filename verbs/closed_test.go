@@ -58,6 +58,7 @@ func TestCreateOnClosedParent(t *testing.T) {
 		{"extended completion queue", one(c.CreateCQEx(&verbs.CQInitAttrEx{CQE: 4, Channel: deadChannel})), ": completion channel is closed"},
 		{"region", one(deadPD.RegMR(make([]byte, 8), 0)), "protection domain is closed"},
 		{"fast region", one(deadPD.AllocMR(4)), "protection domain is closed"},
+		{"signature region", one(deadPD.AllocMRIntegrity(1, 1)), "protection domain is closed"},
 		{"window", one(deadPD.AllocMW(ib.MWType2)), "protection domain is closed"},
 		{"address handle", one(deadPD.CreateAH(&ib.AHAttr{})), "protection domain is closed"},
 		{"region on device memory", one(pd.RegDMMR(deadDM, 0, 8, ib.AccessZeroBased)), "dm: device memory is closed"},

@@ -122,3 +122,54 @@ func TestTruncatedFile(t *testing.T) {
 	touch(t, b, false, false)
 	tab.Release(r)
 }
+
+// Data or tuples of a signature region that went are an error of the transfer, not a
+// crash, and no error of the block.
+func TestSignatureFault(t *testing.T) {
+	tab, pd := NewTable(4, 1), NewPD()
+	data, meta := mapPages(t, 2), mapPages(t, 1)
+	dif := crcDomain(512)
+	r := sigRegion(t, tab, pd, [][]byte{data}, [][]byte{meta}, &ib.SigAttrs{CheckMask: 0xFF, Mem: dif, Wire: dif})
+	read := func(off uint64) bool {
+		_, ok := tab.Local(pd, r.LKey(), r.Addr()+off, 520, false, nil)
+		return ok
+	}
+	read(0)
+	r.SigStatus() // zeros are not what the tags should be
+	if err := syscall.Mprotect(meta, syscall.PROT_READ); err != nil {
+		t.Fatal(err)
+	}
+	if !read(0) {
+		t.Error("readable tuples are not read")
+	}
+	r.SigStatus()
+	if tab.Arrived(uint32(r.LKey()), r.Addr(), 520) {
+		t.Error("a tuple was written where it must not be")
+	}
+	r.SigStatus()
+	if err := syscall.Mprotect(data[:4096], syscall.PROT_NONE); err != nil {
+		t.Fatal(err)
+	}
+	if read(0) || read(7*520) {
+		t.Error("blocks that are not there are read")
+	}
+	if !read(8 * 520) {
+		t.Error("a block that is there is not")
+	}
+	r.SigStatus()
+	if err := syscall.Mprotect(meta, syscall.PROT_NONE); err != nil {
+		t.Fatal(err)
+	}
+	if read(8 * 520) {
+		t.Error("tuples that are not there are read")
+	}
+	if e, bad := r.SigStatus(); bad {
+		t.Errorf("%+v", e)
+	}
+	for _, b := range [][]byte{data, meta} {
+		if err := syscall.Munmap(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tab.Release(r)
+}
