@@ -57,47 +57,8 @@ func concurrent(t *testing.T, nr int, limits soft.Limits, force bool) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	addr := netip.AddrFrom4([4]byte{127, 77, 31, byte(nr + 1)})
-	port := ok(udp.Open(udp.Config{}))(t)
-	dev := ok(soft.NewDevice(soft.Config{Name: "rw", NetDev: "lo", Addrs: []netip.Addr{addr}, Port: port, Limits: limits}))(t)
-	vctx := verbs.NewContext(dev)
-	pd := ok(vctx.AllocPD())(t)
-	vcq := ok(vctx.CreateCQ(1<<12, nil, nil))(t)
-	cq := rdmarw.NewCQ(vcq, func(_ *rdmarw.CQ, wc *verbs.WC) { t.Errorf("for nobody: %+v", wc) })
-	buf := ok(pd.AllocBuffer(workers*part, ib.AccessLocalWrite))(t)
-	remote := ok(pd.RegMR(make([]byte, workers*part), allRights))(t)
-	gid := ok(vctx.QueryGID(1, 0))(t)
-
-	var list []*rdmarw.QP
-	var peers []*verbs.QP
-	for range qps {
-		attr := rdmarw.QPInitAttr{CQ: cq, MaxRDMACtxs: 5, ForceMR: force}
-		attr.QPInitAttr = verbs.QPInitAttr{SendCQ: vcq, RecvCQ: vcq, Type: ib.RC, Cap: ib.QPCap{MaxSendWR: 4, MaxRecvWR: 1, MaxSendSGE: 3, MaxRecvSGE: 1}}
-		q := ok(rdmarw.CreateQP(pd, &attr))(t)
-		peer := ok(pd.CreateQP(&attr.QPInitAttr))(t)
-		connect(q.QP(), peer, gid)
-		connect(peer, q.QP(), gid)
-		list, peers = append(list, q), append(peers, peer)
-	}
-
-	var poll sync.WaitGroup
-	stop, stopped := context.WithCancel(ctx)
-	poll.Go(func() {
-		if err := cq.Run(stop); !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-	})
-	poll.Go(func() {
-		for stop.Err() == nil {
-			if _, err := cq.Process(3); err != nil {
-				t.Error(err)
-				return
-			}
-			if vcq.Wait(stop) != nil {
-				return
-			}
-		}
-	})
+	h := newLoop(t, ctx, byte(nr+1), limits, force, qps, workers*part, 5)
+	list, buf, remote := h.qps, h.buf, h.remote
 
 	// Whoever found no room waits until somebody has made some.
 	var room roomSignal
@@ -174,18 +135,139 @@ func concurrent(t *testing.T, nr int, limits soft.Limits, force bool) {
 		})
 	}
 	work.Wait()
-	stopped()
-	poll.Wait()
 	t.Logf("%d times there was no room", again.Load())
-	for i, q := range list {
-		if free, size := q.MRs(); free != size {
-			t.Errorf("%d of %d regions", free, size)
-		}
-		must(t, errors.Join(q.CleanupMRs(), q.QP().Destroy(), peers[i].Destroy()))
+	h.close()
+}
+
+// Whoever handles a completion destroys the context and uses it for the next transfer at
+// once, perhaps before the post has returned to who made it.
+func TestCallbacksGoOnWithTheContext(t *testing.T) {
+	for i, force := range []bool{false, true} {
+		t.Run(fmt.Sprintf("forced %v", force), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			const qps, workers, part = 2, 8, 6 * page
+			turns := 200
+			if raceEnabled {
+				turns = 50
+			}
+			h := newLoop(t, ctx, byte(100+i), soft.Limits{MaxFastRegPages: 4}, force, qps, workers*part, 2*workers)
+			var work sync.WaitGroup
+			for n := range workers {
+				q, c, left := h.qps[n%qps], new(rdmarw.Ctx), turns
+				sg := manyPages(h.buf.Bytes()[n*part:][:part], 6)
+				at := h.remote.Addr() + uint64(n*part)
+				e := new(rdmarw.CQE)
+				start := func() error {
+					_, err := c.Init(q, 1, sg, 0, at, h.remote.RKey(), directions[left%2])
+					if err == nil {
+						err = c.Post(q, 1, e, nil)
+					}
+					return err
+				}
+				work.Add(1)
+				e.Done = func(_ *rdmarw.CQ, wc *verbs.WC) {
+					err := errors.Join(wc.Err(), c.Destroy(q, 1, sg, directions[left%2]))
+					left--
+					last := left == 0
+					if err == nil && !last {
+						err = start() // from here on all is the next callback's
+					}
+					if err != nil {
+						t.Error(err)
+					}
+					if err != nil || last {
+						work.Done()
+					}
+				}
+				must(t, start())
+			}
+			done := make(chan struct{})
+			go func() { work.Wait(); close(done) }()
+			select {
+			case <-done:
+			case <-ctx.Done():
+				t.Error(ctx.Err())
+			}
+			h.close()
+		})
 	}
-	must(t, errors.Join(remote.Dereg(), buf.Close(), vcq.Destroy(), pd.Dealloc(), dev.Leaks(), vctx.Close()))
-	if t.Failed() {
-		t.Log(fmt.Sprint(dev.Stats()))
+}
+
+// loop is a device on the loopback interface with queue pairs that are connected to
+// others of its own, and goroutines that handle completions, one by Run, one by Process.
+type loop struct {
+	t      *testing.T
+	dev    *soft.Device
+	vctx   *verbs.Context
+	pd     *verbs.PD
+	vcq    *verbs.CQ
+	cq     *rdmarw.CQ
+	buf    *verbs.Buffer
+	remote *verbs.MR
+	qps    []*rdmarw.QP
+	peers  []*verbs.QP
+	stop   func()
+	poll   sync.WaitGroup
+}
+
+func newLoop(t *testing.T, ctx context.Context, addr byte, limits soft.Limits, force bool, qps, size int, ctxs uint32) *loop {
+	h := &loop{t: t}
+	port := ok(udp.Open(udp.Config{}))(t)
+	h.dev = ok(soft.NewDevice(soft.Config{
+		Name: "rw", NetDev: "lo", Addrs: []netip.Addr{netip.AddrFrom4([4]byte{127, 77, 31, addr})}, Port: port, Limits: limits,
+	}))(t)
+	h.vctx = verbs.NewContext(h.dev)
+	h.pd = ok(h.vctx.AllocPD())(t)
+	h.vcq = ok(h.vctx.CreateCQ(1<<12, nil, nil))(t)
+	h.cq = rdmarw.NewCQ(h.vcq, func(_ *rdmarw.CQ, wc *verbs.WC) { t.Errorf("for nobody: %+v", wc) })
+	h.buf = ok(h.pd.AllocBuffer(size, ib.AccessLocalWrite))(t)
+	h.remote = ok(h.pd.RegMR(make([]byte, size), allRights))(t)
+	gid := ok(h.vctx.QueryGID(1, 0))(t)
+	for range qps {
+		attr := rdmarw.QPInitAttr{CQ: h.cq, MaxRDMACtxs: ctxs, ForceMR: force}
+		attr.QPInitAttr = verbs.QPInitAttr{SendCQ: h.vcq, RecvCQ: h.vcq, Type: ib.RC, Cap: ib.QPCap{MaxSendWR: 4, MaxRecvWR: 1, MaxSendSGE: 3, MaxRecvSGE: 1}}
+		q := ok(rdmarw.CreateQP(h.pd, &attr))(t)
+		peer := ok(h.pd.CreateQP(&attr.QPInitAttr))(t)
+		connect(q.QP(), peer, gid)
+		connect(peer, q.QP(), gid)
+		h.qps, h.peers = append(h.qps, q), append(h.peers, peer)
+	}
+	stop, stopped := context.WithCancel(ctx)
+	h.stop = stopped
+	h.poll.Go(func() {
+		if err := h.cq.Run(stop); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	h.poll.Go(func() {
+		for stop.Err() == nil {
+			if _, err := h.cq.Process(3); err != nil {
+				t.Error(err)
+				return
+			}
+			if h.vcq.Wait(stop) != nil {
+				return
+			}
+		}
+	})
+	return h
+}
+
+// close ends all, and looks for what is left.
+func (h *loop) close() {
+	h.t.Helper()
+	h.stop()
+	h.poll.Wait()
+	for i, q := range h.qps {
+		if free, size := q.MRs(); free != size {
+			h.t.Errorf("%d of %d regions", free, size)
+		}
+		must(h.t, errors.Join(q.CleanupMRs(), q.QP().Destroy(), h.peers[i].Destroy()))
+	}
+	must(h.t, errors.Join(h.remote.Dereg(), h.buf.Close(), h.vcq.Destroy(), h.pd.Dealloc(), h.dev.Leaks(), h.vctx.Close()))
+	if h.t.Failed() {
+		h.t.Log(fmt.Sprint(h.dev.Stats()))
 	}
 }
 
