@@ -173,6 +173,32 @@ func TestC5_QueuePairInError(t *testing.T) {
 	}
 }
 
+// The flush of a chain reaches each signaled request's CQE once, and that of no other.
+func TestC5_FlushOfAChain(t *testing.T) {
+	for _, s := range strategies() {
+		r, q, _ := s.rig(t, setup{})
+		b, remote := r.a.buffer(20*page), r.b.mem(20*page)
+		list, offset := s.list(r, b, 20, toPeer)
+		var c rdmarw.Ctx
+		n, destroy, err := s.init(&c, q, list, offset, remote.Addr(), remote.RKey(), rdmarw.DMAToDevice)
+		must(t, err)
+		must(t, q.QP().Modify(&ib.QPAttr{QPState: ib.QPStateErr}, ib.QPAttrState))
+		one, two, other := newWatch(), newWatch(), newWatch()
+		chain := append(send(r.a.rw.WRID(&one.CQE), ib.SendSignaled), send(r.a.rw.WRID(&two.CQE), ib.SendSignaled)...)
+		must(t, c.Post(q, 1, &other.CQE, chain))
+		r.wait(one, 1)
+		r.wait(two, 1)
+		r.quiet(one, two, other)
+		if one.got[0].Status != ib.WCWRFlushErr || two.got[0].Status != ib.WCWRFlushErr || len(other.got) != 0 || len(r.a.lost) > n {
+			t.Errorf("%s: %+v, %+v, %+v; for nobody: %d", s.name, one.got, two.got, other.got, len(r.a.lost))
+		}
+		must(t, destroy())
+		if free, size := q.MRs(); free != size {
+			t.Errorf("%s: %d of %d regions", s.name, free, size)
+		}
+	}
+}
+
 // A request of the chain that fails, here because of the peer's key, ends the queue
 // pair; the CQE is told of the flush, or of the failure if it is of the last.
 func TestC5_FailureInTheMiddle(t *testing.T) {
