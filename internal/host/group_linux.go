@@ -166,8 +166,8 @@ func (g *Group) SlotOf(n ib.QPN) (slot int, ok bool) {
 
 // Route tells to which member a management datagram goes that came from remote to the
 // address local; ok is false if nobody takes it. REQ and SIDR_REQ go to who listens, a repeated REQ
-// and all others to whose communication ID they answer; what is nobody's goes to the lowest slot that
-// serves queue pair 1, which knows how to refuse it.
+// and all others to whose communication ID they answer; what is nobody's goes to the caller, who has received it, if
+// it serves queue pair 1, else to the lowest slot that does, and so knows how to refuse it.
 func (g *Group) Route(local, remote netip.Addr, mad []byte) (slot int, ok bool) {
 	if !g.enter() {
 		return 0, false

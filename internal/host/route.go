@@ -42,6 +42,11 @@ func (c *claims) route(local, remote netip.Addr, b []byte) (int, bool) {
 			}
 		}
 	}
+	// Who asks has received it, and so has the socket of its address to refuse it from, which
+	// others need not have.
+	if c.d.servesMADs(c.slot) {
+		return c.slot, true
+	}
 	for slot := range Slots {
 		if c.d.servesMADs(slot) {
 			return slot, true

@@ -9,7 +9,7 @@ import (
 )
 
 // Management datagrams go to who listens, to whose ID they answer, to who has answered them
-// before, and else to the lowest member that knows how to refuse them.
+// before, and else to who has received them, or the lowest member that knows how to refuse them.
 func TestRoute(t *testing.T) {
 	tab := newTable()
 	members := map[int]*claims{}
@@ -93,6 +93,9 @@ func TestRoute(t *testing.T) {
 		if got, ok := members[2].route(c.at, remote, c.mad); got != c.want || !ok {
 			t.Errorf("%s: slot %d, %v, want %d", c.name, got, ok, c.want)
 		}
+	}
+	if slot, ok := members[4].route(a, remote, req(9, 5)); slot != 4 || !ok {
+		t.Errorf("REQ to nobody that 4 has received: slot %d, %v", slot, ok)
 	}
 	for slot := range Slots {
 		tab.d.store(slotAt(slot, slotFlags), 0)
