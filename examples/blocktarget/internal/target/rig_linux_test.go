@@ -170,7 +170,9 @@ type raw struct {
 
 const rawReceives = 256
 
-func (r *rig) raw(n int) *raw {
+func (r *rig) raw(n int) *raw { return r.rawOn(r.cliHost, n) }
+
+func (r *rig) rawOn(h *host, n int) *raw {
 	r.t.Helper()
 	must := func(err error) {
 		r.t.Helper()
@@ -179,10 +181,10 @@ func (r *rig) raw(n int) *raw {
 		}
 	}
 	ctx := r.t.Context()
-	id, err := r.cliHost.m.NewID(nil, rdmacm.PSTCP, nil)
+	id, err := h.m.NewID(nil, rdmacm.PSTCP, nil)
 	must(err)
 	c := &raw{t: r.t, id: id}
-	must(id.ResolveAddr(ctx, netip.AddrPortFrom(r.cliHost.addr, 0), r.addr, time.Second))
+	must(id.ResolveAddr(ctx, netip.AddrPortFrom(h.addr, 0), r.addr, time.Second))
 	must(id.ResolveRoute(ctx, time.Second))
 	c.pd, err = id.Verbs().AllocPD()
 	must(err)
@@ -207,7 +209,9 @@ func (c *raw) close() {
 	}
 	c.gone = true
 	ctx := context.Background()
-	_ = c.id.Disconnect(ctx)
+	soon, cancel := context.WithTimeout(ctx, time.Second)
+	_ = c.id.Disconnect(soon) // which waits for the target's answer
+	cancel()
 	if err := errors.Join(c.id.DestroyQP(ctx), c.mem.Dereg(), c.msgs.Dereg(), c.pd.Dealloc(), c.id.Destroy(ctx)); err != nil {
 		c.t.Error(err)
 	}

@@ -241,6 +241,26 @@ func TestDisconnectInTheMiddle(t *testing.T) {
 	}
 }
 
+// A client whose device dies without a word: the target notices it by the transfers that
+// nobody answers, and gives back what it had.
+func TestSilentDeath(t *testing.T) {
+	r := newRig(t, memoryStore(t, 4<<20, 512, true), Config{Protection: 1, MaxLength: 256 << 10, Memory: 512 << 10}, soft.Limits{})
+	h := newHost(t, soft.Limits{})
+	c := r.rawOn(h, 256<<10)
+	for i := range 12 {
+		c.request(proto.Request{Op: proto.Op(1 + i%2), Length: 256 << 10, Offset: uint64(i) * 256 << 10})
+	}
+	c.response()
+	if err := h.dev.Close(); err != nil {
+		t.Error(err)
+	}
+	r.settled()
+	cl := r.dial(client.Config{})
+	if err := errors.Join(cl.Write(t.Context(), bytes.NewReader(random(1<<20, 9)), 1<<20, 0, nil), cl.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
 // A target that ends while clients are at it ends them, and leaves nothing.
 func TestStopInTheMiddle(t *testing.T) {
 	r := newRig(t, memoryStore(t, 4<<20, 512, false), Config{Memory: 1 << 20}, soft.Limits{})
