@@ -98,13 +98,13 @@ else
 		echo "The race detector needs a C compiler and '$$cc' is not installed."; \
 		echo "Install one (Debian: apt-get install gcc libc6-dev), or run: make test RACE=0"; exit 1; }
 	CGO_ENABLED=1 $(GO) test -race -p 1 ./...
-	CGO_ENABLED=1 $(GO) test -race ./internal/simtest -run '^TestSimulation$$' -count=1 -v -sim.first=$(FIRST) -sim.seeds=$(RACE_SEEDS) -timeout 40m
+	CGO_ENABLED=1 $(GO) test -race ./internal/simtest -run '^TestSimulation$$' -count=1 -v -sim.first=$(FIRST) -sim.seeds=$(RACE_SEEDS) -timeout 3h
 endif
 
 .PHONY: sim
 sim: ## The simulation against its model: SEEDS=5000 FIRST=N
 	@echo "== simulation, $(SEEDS) seeds"
-	$(GO) test ./internal/simtest -run '^TestSimulation$$' -count=1 -v -sim.first=$(FIRST) -sim.seeds=$(SEEDS) -timeout 40m
+	$(GO) test ./internal/simtest -run '^TestSimulation$$' -count=1 -v -sim.first=$(FIRST) -sim.seeds=$(SEEDS) -timeout 3h
 
 .PHONY: fuzz
 fuzz: ## Every fuzz target in turn for FUZZTIME=30s
