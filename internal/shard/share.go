@@ -15,6 +15,9 @@ import (
 // foreign is what parse finds for a packet to a queue pair of another process.
 var foreign = new(member)
 
+// relayed is what it finds for a management datagram that was given to another process.
+var relayed = new(member)
+
 // Numbers tells which queue pair numbers this process may give: every n with
 // n&mask == bits, as [port.Sharer] has it.
 func (e *Engine) Numbers() (bits, mask ib.QPN) { return e.bits, e.mask }

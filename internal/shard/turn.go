@@ -77,10 +77,14 @@ func (e *Engine) datagram(now int64, s *Shard, d *pkt.Datagram) *Shard {
 	for len(data) > 0 {
 		seg := data[:min(d.SegSize, len(data))]
 		data = data[len(seg):]
-		if e.cfg.Trace != nil {
+		m := e.parse(seg, id, d)
+		if e.cfg.Trace != nil && m != foreign && m != relayed {
 			traceRx(e.cfg.Trace, e.cfg.Clock(), seg, id, d)
 		}
-		m := e.parse(seg, id, d)
+		if m == relayed {
+			id++
+			continue
+		}
 		if m == foreign {
 			rest := e.forward(data, seg, id, d)
 			id += uint16((len(data)-len(rest)+d.SegSize-1)/d.SegSize) + 1
@@ -162,7 +166,7 @@ func (e *Engine) parse(seg []byte, id uint16, d *pkt.Datagram) *member {
 		case e.share != nil && n != ib.QPNGSI && n&e.mask != e.bits:
 			return foreign
 		case e.share != nil && n == ib.QPNGSI && !e.keep(seg, id, d):
-			return nil
+			return relayed
 		case n != ib.QPNGSI:
 			st.DropNoQP++
 		case e.gsi != nil:
