@@ -62,7 +62,8 @@ func (p *Port) reopen(s *socket) error {
 	if s.control = n.control; s.control != nil {
 		s.control.index = s.index
 	}
-	s.blind, s.lost = n.blind, n.lost
+	s.blind.Store(n.blind.Load())
+	s.lost.Store(n.lost.Load())
 	p.renewed.Add(1)
 	s.dropped = false
 	p.wait.kick()

@@ -111,7 +111,7 @@ func (p *Port) recvMany(socks []*socket, ep int, b *pkt.Rx, limit int) {
 func pollList(list []unix.PollFd, socks []*socket, ep int) []unix.PollFd {
 	for _, s := range socks {
 		fd := int32(s.fd)
-		if s.blind {
+		if s.blind.Load() {
 			fd = -1 // is passed over
 		}
 		list = append(list, unix.PollFd{Fd: fd, Events: unix.POLLIN})

@@ -140,7 +140,8 @@ func (p *Port) openShared(addr netip.Addr) (*socket, error) {
 	s.fd = fds.Own
 	c := &socket{fd: fds.Control, kind: control, addr: addr, scope: s.scope, index: -1}
 	if s.fd < 0 {
-		s.blind, c.unsteered = true, true
+		s.blind.Store(true)
+		c.unsteered = true
 		// Sent from here as well; one descriptor each makes both alike.
 		if s.fd, err = unix.FcntlInt(uintptr(c.fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
 			_ = unix.Close(c.fd)
@@ -154,7 +155,7 @@ func (p *Port) openShared(addr netip.Addr) (*socket, error) {
 			_ = unix.Close(c.fd)
 			return nil, err
 		}
-		o.lost = socketDrops(o.fd) // of those who had it before
+		o.lost.Store(socketDrops(o.fd)) // of those who had it before
 	}
 	p.share.again() // the steward reads the control socket now
 	return s, nil
@@ -270,7 +271,7 @@ func (p *Port) openControl(addr netip.Addr) (*socket, error) {
 	if addr.Is6() && addr.IsLinkLocalUnicast() && p.cfg.IfIndex != 0 {
 		s.addr, s.scope = addr.WithZone(zoneOf(p.cfg.IfIndex)), uint32(p.cfg.IfIndex)
 	}
-	s.lost = socketDrops(s.fd)
+	s.lost.Store(socketDrops(s.fd))
 	if err := p.watch(s); err != nil {
 		_ = unix.Close(s.fd)
 		return nil, err
@@ -291,7 +292,7 @@ func (p *Port) recvShared(socks []*socket, b *pkt.Rx, limit int) {
 	if side != sideUnknown {
 		p.side.Store(sideUnknown)
 	}
-	blind := len(socks) == 0 || socks[0].blind
+	blind := len(socks) == 0 || socks[0].blind.Load()
 	look := side == sideReady || sh.sideHot || blind || len(sh.rest) > 0 || len(sh.dirty) > 0 || side == sideUnknown && r.calls%8 == 0
 	at := 0
 	first := look && r.calls%4 == 0 // a socket that always has more starves the others

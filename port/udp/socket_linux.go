@@ -17,12 +17,12 @@ type socket struct {
 
 	on netip.Addr // of a group's socket: an address of the interface that it is for
 
-	kind      kind    // what a socket on the epoll descriptor is
-	watched   bool    // it is there
-	control   *socket // of a shared address: that of slot 0
-	unsteered bool    // a control socket to which everything comes
-	blind     bool    // one of its own that is only for sending: what arrives comes to control
-	lost      uint32  // datagrams dropped before the socket was ours
+	kind      kind          // what a socket on the epoll descriptor is
+	unsteered bool          // a control socket to which everything comes
+	blind     atomic.Bool   // of a local address, only for sending: what arrives comes to control
+	lost      atomic.Uint32 // datagrams dropped before the socket was ours
+	watched   bool          // it is on the epoll descriptor; under Port.mu
+	control   *socket       // of a shared address: that of slot 0; under Port.mu
 
 	dropped bool // DropLocal took the socket away; under Port.mu
 
@@ -45,7 +45,7 @@ const (
 )
 
 // drops is how many datagrams the kernel dropped since the socket is ours.
-func (s *socket) drops() uint64 { return uint64(socketDrops(s.fd) - s.lost) }
+func (s *socket) drops() uint64 { return uint64(socketDrops(s.fd) - s.lost.Load()) }
 
 // An option is a socket option that is an integer.
 type option struct{ level, name, value int }

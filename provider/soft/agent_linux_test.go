@@ -25,6 +25,9 @@ const (
 	agentPiece  = 32 << 10
 )
 
+// usual is the timeout of ibv_rc_pingpong, longer where everything takes ten times as long.
+var usual = map[bool]int{false: 14, true: 17}[raceEnabled]
+
 // agent is another process with a device, told by lines what to do. Each line is
 // answered by one: what was asked for, or "error ...".
 type agent struct {

@@ -98,13 +98,16 @@ func TestShareAllPairs(t *testing.T) {
 				}
 				exchange(t, list, 32)
 				if way == "steered" {
-					unrelayed(t, list)
+					if addr.Is4() {
+						unrelayed(t, list)
+					}
 				} else {
 					var n uint64
 					for _, a := range list {
 						n += a.counter("relayed_datagrams")
 					}
-					if n == 0 {
+					// ::1 is there once: whoever else has it may have chosen the way.
+					if n == 0 && addr.Is4() {
 						t.Error("nothing was relayed")
 					}
 				}

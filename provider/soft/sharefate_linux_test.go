@@ -44,7 +44,7 @@ func TestShareKilledMember(t *testing.T) {
 			addr := loopAddr()
 			list := crowd(t, 4, addr, way)
 			a, b, c, d := list[1], list[2], list[3], list[0]
-			ab, ba := connected(a, b, 14, 7)
+			ab, ba := connected(a, b, usual, 7)
 			dc, cd := connected(d, c, 10, 3)
 			begin(ab, ba, 2000, 1)
 			begin(dc, cd, 100_000, 2)
@@ -78,7 +78,7 @@ func TestShareStoppedAndKilled(t *testing.T) {
 				if who == "steward" {
 					victim = steward
 				}
-				ab, ba := connected(a, b, 14, 7)
+				ab, ba := connected(a, b, usual, 7)
 				cs, sc := connected(c, steward, 17, 7) // 4 s in all
 				begin(cs, sc, 5000, 2)
 				victim.stop()

@@ -40,7 +40,7 @@ func TestShareStorm(t *testing.T) {
 				var jobs []job
 				for i := 0; i+1 < len(perm); i += 2 {
 					a, b := list[perm[i]], list[perm[i+1]]
-					x, y := connected(a, b, 14, 7)
+					x, y := connected(a, b, usual, 7)
 					begin(x, y, 500+rng.IntN(3000), rng.Uint64())
 					jobs = append(jobs, job{x, y})
 				}
