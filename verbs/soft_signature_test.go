@@ -108,7 +108,7 @@ func TestSignatureModel(t *testing.T) {
 		r.a.mtu, r.b.mtu = mtu, mtu
 		qas[mtu], qbs[mtu] = r.sigPair(ib.RC)
 	}
-	const room = 64 << 10
+	const room = 256 << 10 // more than one READ request asks for
 	plain := r.a.mem(room)
 	far := r.b.mem(room)
 	rapid.Check(t, func(t *rapid.T) {
@@ -122,7 +122,7 @@ func TestSignatureModel(t *testing.T) {
 		})
 		a := drawSigAttrs(t)
 		interval := max(a.Mem.DIF.PIInterval, a.Wire.DIF.PIInterval)
-		n := rapid.IntRange(1, min(40, 40000/interval)).Draw(t, "blocks")
+		n := rapid.IntRange(1, rapid.SampledFrom([]int{4, 40000 / interval, 200_000 / interval}).Draw(t, "most blocks")).Draw(t, "blocks")
 		blocks := make([][]byte, n)
 		first := rapid.Byte().Draw(t, "data")
 		for k := range blocks {

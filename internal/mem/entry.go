@@ -45,6 +45,14 @@ type entry struct {
 // of reports whether the domain may use the memory now. No domain may use any.
 func (e *entry) of(pd *PD) bool { return pd != nil && e.pd.Load() == pd }
 
+// letGo lets go of the memory: nobody looks it up any more.
+func (e *entry) letGo() {
+	if v := e.sig; v != nil {
+		v.data, v.meta, v.wire = nil, nil, nil
+	}
+	e.buf, e.list, e.sig = nil, nil, nil
+}
+
 // run is one piece of a list.
 type run struct {
 	end uint64 // offset of the byte behind it

@@ -25,7 +25,7 @@ type fast struct {
 
 func (f *fast) release() {
 	if e := f.mapped.Load(); e != nil {
-		e.list, e.sig = nil, nil
+		e.letGo()
 	}
 	f.before, f.spare = nil, nil
 	if f.sig != nil {

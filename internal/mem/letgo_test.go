@@ -64,3 +64,26 @@ func TestMemoryGivenUpIsGarbage(t *testing.T) {
 	runtime.KeepAlive(r)
 	runtime.KeepAlive([]*Window{one, two, three, four})
 }
+
+// So is that of a signature region: what is registered, and what is mapped for the next
+// time.
+func TestSignatureMemoryIsGarbage(t *testing.T) {
+	tab, pd := newTable(t, 10), NewPD()
+	data, d := heap()
+	meta, m := heap()
+	next, n := heap()
+	dif := crcDomain(512)
+	r := sigRegion(t, tab, pd, [][]byte{data}, [][]byte{meta}, &ib.SigAttrs{Mem: dif, Wire: dif})
+	if _, err := tab.MapSignature(r, [][]byte{next}, 0, nil, 0, 4096); err != nil {
+		t.Fatal(err)
+	}
+	data, meta, next = nil, nil, nil
+	if gone(d) || gone(m) || gone(n) {
+		t.Fatal("memory is let go of too early")
+	}
+	tab.Release(r)
+	if !gone(d) || !gone(m) || !gone(n) {
+		t.Error("the memory is held by a region that is gone")
+	}
+	runtime.KeepAlive(r)
+}

@@ -232,6 +232,9 @@ func (s *signature) register(key uint32, access ib.Access) *entry {
 
 // release lets go of the memory. The table's lock is held.
 func (s *signature) release() {
+	if s.next != nil { // mapped still knows it, with what does not fit too
+		s.next.view.data, s.next.view.meta = nil, nil
+	}
 	s.next, s.wire, s.spareData, s.spareMeta = nil, nil, nil, nil
 	s.why = &ParamError{"mr", "is deregistered", syscall.EINVAL}
 }

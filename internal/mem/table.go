@@ -280,7 +280,7 @@ func (t *Table) release(r *Region) {
 	r.pinner.Unpin()
 	// Whoever keeps the object, for instance for its key, does not keep the memory.
 	e := r.cur.Load()
-	e.buf, e.list, e.sig = nil, nil, nil
+	e.letGo()
 	if r.fast != nil {
 		if r.fast.sig != nil {
 			t.signatures.Add(-1)
