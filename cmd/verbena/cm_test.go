@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -81,7 +83,7 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// startCM starts a server on an address of its own, and returns when its device hears
+// startCM starts the first server on an address, and returns when its device hears
 // there: an unanswered request is repeated after seconds only.
 func startCM(t *testing.T, a netip.Addr, args string) *process {
 	t.Helper()
@@ -116,12 +118,13 @@ func connectTo(t *testing.T, args string) result {
 	}
 }
 
-// both runs a server and a client to their proper end, and returns what they print.
+// both runs a server and a client at one address to their proper end, and returns what they
+// print.
 func both(t *testing.T, server, client, options string) (srv *process, cl result) {
 	t.Helper()
-	a, b := loopAddr(), loopAddr()
+	a := loopAddr()
 	srv = startCM(t, a, fmt.Sprintf(server, a)+" "+options)
-	cl = connectTo(t, fmt.Sprintf(client, b, a)+" "+options)
+	cl = connectTo(t, fmt.Sprintf(client, a, a)+" "+options)
 	if cl.code != cli.ExitOK {
 		t.Fatalf("client with %s: exit code %d\n%s%s\nserver:\n%s%s", options, cl.code, cl.stdout, cl.stderr, srv.out.String(), srv.errs.String())
 	}
@@ -248,13 +251,48 @@ func TestPingFailures(t *testing.T) {
 	if s := srv.errs.String(); !strings.Contains(s, "the client's data has 100 bytes, this side has room for 64") || !strings.Contains(s, "the same -S") {
 		t.Error(s)
 	}
-	same := startCM(t, a, fmt.Sprintf("ping -s -a %v", a))
-	r = verbena(t, strings.Fields(fmt.Sprintf("ping -c -C 1 -I %v -a %v", a, a))...).want(t, cli.ExitFailed)
-	if !strings.Contains(r.stderr, "Choose another address with -I") {
+}
+
+// A port that another process has, and an address that somebody has who does not share
+// it, are told apart.
+func TestPingInUse(t *testing.T) {
+	t.Parallel()
+	a := loopAddr()
+	srv := startCM(t, a, fmt.Sprintf("ping -s -a %v", a))
+	// Its port is its own before its device hears.
+	r := verbena(t, strings.Fields(fmt.Sprintf("ping -s -a %v", a))...).want(t, cli.ExitFailed)
+	if !strings.Contains(r.stderr, fmt.Sprintf("%v:7174: address already in use by process %d\n", a, srv.cmd.Process.Pid)) ||
+		!strings.Contains(r.stderr, "choose another port") {
 		t.Error(r.stderr)
 	}
-	same.interrupt(t)
-	same.end(t, cli.ExitFailed)
+	held := loopAddr()
+	l, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(held, 4791)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	r = verbena(t, strings.Fields(fmt.Sprintf("ping -c -C 1 -I %v -a %v", held, a))...).want(t, cli.ExitFailed)
+	if !strings.Contains(r.stderr, "does not share it") || !strings.Contains(r.stderr, "choose another address with -I") {
+		t.Error(r.stderr)
+	}
+	srv.interrupt(t)
+	srv.end(t, cli.ExitFailed)
+}
+
+// What README shows: no address of its own for anybody.
+func TestPingOfREADME(t *testing.T) {
+	t.Parallel()
+	needLoopback(t)
+	port := 20000 + rand.IntN(10000) // 7174 of all addresses may be taken
+	srv := start(t, fmt.Sprintf("ping -s -v -p %d", port))
+	r := connectTo(t, fmt.Sprintf("ping -c -a 127.0.0.1 -vV -C 10 -p %d", port))
+	if r.code != cli.ExitOK || !strings.Contains(r.stdout, "ping data: rdma-ping-9: ") {
+		t.Errorf("exit code %d\n%s%s\nserver:\n%s%s", r.code, r.stdout, r.stderr, srv.out.String(), srv.errs.String())
+	}
+	srv.end(t, cli.ExitOK)
+	if !strings.Contains(srv.out.String(), "server ping data: rdma-ping-9: ") {
+		t.Errorf("server:\n%s%s", srv.out.String(), srv.errs.String())
+	}
 }
 
 const (

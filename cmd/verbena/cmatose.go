@@ -45,8 +45,8 @@ func newCmatose() *cobra.Command {
 		Short: "Make connections and exchange messages, as ucmatose does",
 		Long: "Make a number of reliable connections, exchange messages over them and end them. Without -s be\n" +
 			"the server. The other side may be librdmacm's ucmatose. Give both sides the same -c, -C and -S.",
-		Example: "  verbena cmatose -b 127.0.0.1                 # in one terminal\n" +
-			"  verbena cmatose -b 127.0.0.2 -s 127.0.0.1    # in another one",
+		Example: "  verbena cmatose                 # in one terminal\n" +
+			"  verbena cmatose -s 127.0.0.1    # in another one",
 		Args: atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Format = cmapp.Format(o.format)
@@ -81,8 +81,8 @@ func newUdaddy() *cobra.Command {
 		Short: "Look up datagram services and exchange datagrams, as udaddy does",
 		Long: "Look up datagram services of a server on port 7174 and exchange datagrams with it. Without -s\n" +
 			"be the server. The other side may be librdmacm's udaddy. Give both sides the same -c, -C and -S.",
-		Example: "  verbena udaddy -b 127.0.0.1                 # in one terminal\n" +
-			"  verbena udaddy -b 127.0.0.2 -s 127.0.0.1    # in another one",
+		Example: "  verbena udaddy                 # in one terminal\n" +
+			"  verbena udaddy -s 127.0.0.1    # in another one",
 		Args: atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Format = cmapp.Format(o.format)

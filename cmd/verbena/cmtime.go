@@ -13,8 +13,8 @@ func newCmtime() *cobra.Command {
 		Short: "Time the steps of making and ending connections, as cmtime does",
 		Long: "Time the steps of making and ending a number of connections. Without -s be the server, until\n" +
 			"interrupted. The other side may be librdmacm's cmtime (rdma-core 44).",
-		Example: "  verbena cmtime -b 127.0.0.1                 # in one terminal\n" +
-			"  verbena cmtime -b 127.0.0.2 -s 127.0.0.1    # in another one",
+		Example: "  verbena cmtime                 # in one terminal\n" +
+			"  verbena cmtime -s 127.0.0.1    # in another one",
 		Args: atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cmtime.Run(cmd.Context(), cmd.OutOrStdout(), c)

@@ -44,6 +44,9 @@ func newDemo() *cobra.Command {
 					return cli.Usagef("the file is empty")
 				}
 			}
+			if peer == "" {
+				peer = addr
+			}
 			for _, a := range []struct {
 				flag, text string
 				to         *netip.Addr
@@ -70,8 +73,8 @@ func newDemo() *cobra.Command {
 	f.StringVarP(&c.File, "file", "f", "", "send this `file` (default: one of random bytes, made for it)")
 	f.Float64Var(&mib, "size", 64, "size of the file that is made, in `MiB`")
 	f.IntVar(&c.Pings, "pings", 5000, "`number` of round trips for the latency")
-	f.StringVar(&addr, "addr", "127.0.0.1", "IP `address` of this process")
-	f.StringVar(&peer, "peer-addr", "127.0.0.2", "IP `address` of the second process")
+	f.StringVar(&addr, "addr", "127.0.0.1", "IP `address` of both processes")
+	f.StringVar(&peer, "peer-addr", "", "another IP `address` for the second process")
 	f.BoolVar(&jsonForm, "json", false, "print JSON")
 	f.StringVar(&c.Damage, "damage", "", "let the second process spoil something")
 	f.MarkHidden("damage")
@@ -91,8 +94,8 @@ func runDemo(cmd *cobra.Command, c demo.Config, jsonForm bool) error {
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return cli.Hint(err, "Another process uses UDP port 4791 of the address. Choose others:\n"+
-			"  verbena demo --addr 127.1.1.1 --peer-addr 127.1.1.2")
+		return cli.Hint(err, "Somebody has UDP port 4791 of the address and does not share it. Choose another one:\n"+
+			"  verbena demo --addr 127.1.1.1")
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return cli.Hint(err, "This host does not have the address. Give addresses that it has with --addr and --peer-addr")
 	}

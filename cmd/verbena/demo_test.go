@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -26,9 +28,9 @@ func needLoopback(t *testing.T) {
 	}
 }
 
-// demoArgs are the arguments of a short demo on addresses of its own.
+// demoArgs are the arguments of a short demo on an address of its own.
 func demoArgs(more ...string) []string {
-	args := []string{"demo", "--addr", loopAddr().String(), "--peer-addr", loopAddr().String(), "--pings", "200", "--size", "1.5"}
+	args := []string{"demo", "--addr", loopAddr().String(), "--pings", "200", "--size", "1.5"}
 	return append(args, more...)
 }
 
@@ -191,14 +193,17 @@ func TestDemoBadFiles(t *testing.T) {
 func TestDemoAddressInUse(t *testing.T) {
 	t.Parallel()
 	needLoopback(t)
-	addr := loopAddr().String()
-	server := startServer(t, "rc", "--addr", addr)
-	defer server.end()
-	// A client makes the server open its address; what both do then does not matter.
-	server.dial(t, "rc", "--addr", loopAddr().String(), "-n", "1000000")
-	r := verbena(t, "demo", "--addr", loopAddr().String(), "--peer-addr", addr, "--size", "0").want(t, cli.ExitFailed)
-	if !strings.Contains(r.stderr, "--peer-addr") || !strings.Contains(r.stderr, "4791") {
-		t.Errorf("%s", r.stderr)
+	addr := loopAddr()
+	l, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 4791)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, args := range [][]string{{"--addr", addr.String()}, {"--addr", loopAddr().String(), "--peer-addr", addr.String()}} {
+		r := verbena(t, append([]string{"demo", "--size", "0"}, args...)...).want(t, cli.ExitFailed)
+		if !strings.Contains(r.stderr, "verbena demo --addr 127.1.1.1") || !strings.Contains(r.stderr, "4791") {
+			t.Errorf("%v: %s", args, r.stderr)
+		}
 	}
 }
 

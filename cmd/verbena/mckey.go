@@ -16,7 +16,7 @@ func newMckey() *cobra.Command {
 		Long: "Join a multicast group, and receive datagrams or with -s send them. The other members may be\n" +
 			"librdmacm's mckey. Give all sides the same -C and -S, and start those that receive first.",
 		Example: "  verbena mckey -m 239.1.2.3 -b 127.0.0.1       # in one terminal\n" +
-			"  verbena mckey -m 239.1.2.3 -b 127.0.0.2 -s    # in another one",
+			"  verbena mckey -m 239.1.2.3 -b 127.0.0.1 -s    # in another one",
 		Args: atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if number != "" {

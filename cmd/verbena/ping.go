@@ -12,9 +12,9 @@ func newPing() *cobra.Command {
 		Use:   "ping",
 		Short: "Ping a server over the connection manager, as rping does",
 		Long: "Ping a server, as rdma-core's rping does: the server READs the data from the client and WRITEs\n" +
-			"it back. The other side may be rping. Two processes of one host need an address each.",
-		Example: "  verbena ping -s -a 127.0.0.1 -v                     # in one terminal\n" +
-			"  verbena ping -c -I 127.0.0.2 -a 127.0.0.1 -vV -C 10  # in another one",
+			"it back. The other side may be rping, on another host.",
+		Example: "  verbena ping -s -v                      # in one terminal\n" +
+			"  verbena ping -c -a 127.0.0.1 -vV -C 10  # in another one",
 		Args: atMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return ping.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), c)

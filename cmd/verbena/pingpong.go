@@ -37,7 +37,7 @@ func newPingpongKind(kind pingpong.Kind, short string) *cobra.Command {
 		Long: fmt.Sprintf("%s. Without host be the server and wait for a client; with host connect to the\n"+
 			"server there. The other side may be ibv_%s_pingpong.", short, kind),
 		Example: fmt.Sprintf("  verbena pingpong %s --addr 127.0.0.1                 # in one terminal\n"+
-			"  verbena pingpong %s --addr 127.0.0.2 127.0.0.1       # in another one", kind, kind),
+			"  verbena pingpong %s --addr 127.0.0.1 127.0.0.1       # in another one", kind, kind),
 		Args: atMost(1),
 	}
 	f := cmd.Flags()

@@ -80,11 +80,12 @@ func (s *server) dial(t *testing.T, kind string, options ...string) {
 	}
 }
 
-// play runs server and client to their end and returns both outputs.
+// play runs server and client at one address to their end and returns both outputs.
 func play(t *testing.T, kind string, options ...string) (srv, client string) {
 	t.Helper()
-	s := startServer(t, kind, append([]string{"--addr", loopAddr().String()}, options...)...)
-	args := append([]string{"pingpong", kind, "-p", s.port, "--addr", loopAddr().String()}, append(options, "127.0.0.1")...)
+	a := loopAddr().String()
+	s := startServer(t, kind, append([]string{"--addr", a}, options...)...)
+	args := append([]string{"pingpong", kind, "-p", s.port, "--addr", a}, append(options, "127.0.0.1")...)
 	r := verbena(t, args...)
 	for strings.Contains(r.stderr, "Start the server first") && t.Context().Err() == nil {
 		r = verbena(t, args...) // it does not listen yet

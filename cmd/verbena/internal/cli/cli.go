@@ -60,7 +60,7 @@ func Describe(err error) string {
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		err = Hint(err, "Another process of this host uses the address (UDP port 4791). Choose another one with --addr,\n"+
+		err = Hint(err, "Somebody has UDP port 4791 of the address and does not share it. Choose another address with --addr,\n"+
 			"  on the loopback interface any of 127.0.0.0/8: --addr 127.0.0.2. Programs do it with VERBENA_ADDRS or rdma.WithAddrs")
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		err = Hint(err, "This host does not have the address. Addresses that it has: verbena devices -v")

@@ -22,7 +22,7 @@ type Config struct {
 	File     string // "": make one of Size bytes
 	Size     int64
 	Addr     netip.Addr // of this process
-	PeerAddr netip.Addr // of the second one
+	PeerAddr netip.Addr // of the second one, which may be the same
 	Pings    int        // exchanges for the latency
 	Damage   string     // for tests: what the second process spoils
 	PeerArgs []string   // arguments with which this program is the second process
@@ -80,8 +80,6 @@ func validate(c *Config) error {
 		return cli.Usagef("--size %d: want 0 to 1 TiB", c.Size)
 	case c.Pings < 0 || c.Pings > 1_000_000:
 		return cli.Usagef("--pings %d: want 0 to 1000000", c.Pings)
-	case c.Addr.Unmap() == c.PeerAddr.Unmap():
-		return cli.Usagef("--addr and --peer-addr are the same, %s: each process needs an address of its own", c.Addr)
 	case c.Addr.Is4() != c.PeerAddr.Is4():
 		return cli.Usagef("--addr %s and --peer-addr %s: want two of one family", c.Addr, c.PeerAddr)
 	}
