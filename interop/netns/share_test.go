@@ -135,3 +135,37 @@ func TestSharedInterfaceRemoved(t *testing.T) {
 		n.close()
 	}
 }
+
+// TestSharedMulticast: processes that share an address join a group each, and each receives once, whoever sends.
+func TestSharedMulticast(t *testing.T) {
+	na, nb := vethPair(t, 1500, true)
+	var nodes []*node
+	for range 3 {
+		nodes = append(nodes, na.openWith(t, "a", interfaceName, 0, addrA, addrA6))
+	}
+	nodes = append(nodes, nb.openWith(t, "b", interfaceName, 0, addrB, addrB6))
+	for _, f := range mcastFamilies {
+		var ears []*ear
+		for _, n := range nodes {
+			ears = append(ears, n.ear(false))
+			must(t, ears[len(ears)-1].attach(f.groups[0]))
+		}
+		for k, from := range ears {
+			const count = 10
+			from.say(SayArgs{SGID: f.sgid, To: f.groups[0], Len: 500, Count: count, Hop: 1, Mark: byte(k + 1)})
+			for i, list := range heard(from, f.sgid, ears...) {
+				if len(list) != count {
+					t.Errorf("%s: %d sends, %d received %d of %d", f.name, k, i, len(list), count)
+				}
+				for _, h := range list {
+					if h.WC.SrcQP != from.e.Num || h.Mark != byte(k+1) {
+						t.Fatalf("%+v", h)
+					}
+				}
+			}
+		}
+		for _, r := range ears {
+			must(t, r.detach(f.groups[0]))
+		}
+	}
+}
