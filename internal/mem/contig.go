@@ -9,8 +9,8 @@ import (
 
 // RegisterList enters the slices of list, one behind the other, as one range for
 // local use: what an IOMMU makes of scattered memory. The range begins at the
-// address of the first slice. They must not hold Go pointers, and are pinned until
-// Release. EINVAL: the list or a slice is empty; ENOMEM.
+// address of the first slice. They must not hold Go pointers. The table keeps them until
+// Release, as Map does. EINVAL: the list or a slice is empty; ENOMEM.
 func (t *Table) RegisterList(pd *PD, list [][]byte) (*Region, error) {
 	if len(list) == 0 {
 		return nil, &ParamError{"list", "empty", syscall.EINVAL}
@@ -28,14 +28,7 @@ func (t *Table) RegisterList(pd *PD, list [][]byte) (*Region, error) {
 	if err := checkRange("list", "list", e.iova, e.length); err != nil {
 		return nil, err
 	}
-	for _, b := range list {
-		r.pinner.Pin(&b[0])
-	}
-	if _, err := t.enter(pd, r); err != nil {
-		r.pinner.Unpin()
-		return nil, err
-	}
-	return r, nil
+	return t.enter(pd, r)
 }
 
 // Grants reports whether the key is one of the domain's for local use that has
