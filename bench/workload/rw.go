@@ -61,7 +61,7 @@ func rwWorkloads(short bool) []bench.Workload {
 
 // rwRun starts both sides and reads what the client saw.
 func rwRun(ctx context.Context, o bench.Options, name string, j rwJob) (_ []bench.Measurement, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*o.Duration+30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, o.Duration+2*time.Minute)
 	defer cancel()
 	j.Duration = o.Duration
 	a, b := addresses()

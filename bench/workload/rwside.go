@@ -365,11 +365,11 @@ func rwClient(args json.RawMessage, in *json.Decoder, out *json.Encoder) error {
 		s.free = append(s.free, i)
 	}
 	s.done = func(i int) { s.free = append(s.free, i) }
-	each := max(4*s.InFlight, (2<<20)/s.rwJob.Size)
+	each := max(2*s.InFlight, (2<<20)/s.rwJob.Size)
 	rates := make([][]float64, len(s.ways))
 	allocs := make([][]float64, len(s.ways))
 	end := time.Now().Add(s.rwJob.Duration)
-	for r := 0; r < 4 || time.Now().Before(end); r++ {
+	for r := 0; r < 3 || time.Now().Before(end); r++ {
 		for i, w := range s.ways {
 			if c, ok := w.(*rwCtx); ok && c.how == "sig" && s.rwJob.Op == ib.WRRDMARead {
 				if err := s.protect(c); err != nil { // the others have written there
