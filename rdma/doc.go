@@ -19,9 +19,9 @@
 //	err = conn.Send(ctx, []byte("hello"))
 //	answer, err := conn.Recv(ctx)
 //
-// A program that has several connections at a time makes a [Host] for all of them:
-// UDP port 4791 of an address is one Host's. For datagrams, multicast, other types of queue
-// pairs and events there is package rdmacm ([Host.Manager]).
+// A program that has several connections at a time makes a [Host] for all of them. For
+// datagrams, multicast, other types of queue pairs and events there is package rdmacm
+// ([Host.Manager]).
 //
 // # Devices
 //

@@ -154,11 +154,11 @@ func interfaces() ([]string, error) {
 // An address only selects the device, whose GID table may hold others before it:
 // find its index with FindGIDIndex, or use WithAddrs to make it the only GID.
 //
-// An address is of one Context at a time, on the whole host: RoCE has one UDP port,
-// 4791. It is taken when the first queue pair goes to RTR on it, and kept until
-// Close. A second Context of the device, in this process or another, then gets
-// EADDRINUSE there: share the first one (everything in it may be used by several
-// goroutines), or give the second one other addresses (WithAddrs, VERBENA_ADDRS).
+// On Linux the Contexts of a device share its addresses, up to 127 in all processes of
+// a user. Who does not share them (processes of other users, those on other systems,
+// WithoutSharing) cannot have an address that somebody has: RoCE has one UDP port, 4791. It is taken
+// when the first queue pair goes to RTR on the address, and kept until Close; EADDRINUSE then tells who has
+// it. WithAddrs and VERBENA_ADDRS give a Context other addresses.
 func Open(ctx context.Context, name string, opts ...Option) (*verbs.Context, error) {
 	list, err := Devices(ctx, opts...)
 	if err != nil {

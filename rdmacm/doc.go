@@ -42,9 +42,16 @@
 // disconnects: what arrived before can still be received. Queue pairs that the
 // application made itself are never touched; [ID.InitQPAttr] gives their attributes.
 //
-// A peer that dies without a word is not noticed on an idle connection. A queue pair
-// with work under way notices it within its retry count and ACK timeout, by a
-// completion with ib.WCRetryExcErr.
+// When a process dies another one at the same address of its host ends its connections:
+// the peers get EventDisconnected at once. If it was the last one there, or its host has
+// died, that is not noticed on an idle connection. A queue pair with work under way notices it within its
+// retry count and ACK timeout, by a completion with ib.WCRetryExcErr.
+//
+// # Several processes
+//
+// The processes of a user on a host have their devices' addresses together, as on a NIC.
+// What was bound by one is EADDRINUSE for all, port 0 gives what none has, and requests
+// come to the process that listens.
 //
 // # Time
 //

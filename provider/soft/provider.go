@@ -40,7 +40,7 @@ type Option func(*Provider)
 
 // WithAddrs sets the GID table of the device of an interface, instead of the
 // interface's own addresses. On the loopback interface any address of
-// 127.0.0.0/8 will do: two processes of one host use different ones.
+// 127.0.0.0/8 will do.
 func WithAddrs(netdev string, addrs ...netip.Addr) Option {
 	return func(p *Provider) { p.addrs[netdev] = addrs }
 }
