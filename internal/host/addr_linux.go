@@ -94,24 +94,22 @@ func (g *Group) Sockets(addr netip.Addr, mk Make) (Sockets, error) {
 	s := none
 	for range 3 {
 		at, _ := find(keepers, plain)
-		if at < 0 {
+		made := at < 0
+		if made {
 			if at, err = g.use(keepers, plain, addr, mk); err != nil {
 				return none, tooFew(err)
 			}
 		}
 		if mk != nil {
-			g.uses(at)
-			g.step("addr:used")
-		}
-		if s, err = g.take(keepers[at], plain); err == nil {
-			if again, _ := find(keepers, plain); again == at {
-				break
+			if err = g.using(at, made); err != nil {
+				return none, tooFew(err)
 			}
-			closeFDs([]int{s.Own, s.Control})
-			s, err = none, unix.EAGAIN
 		}
-		if !errors.Is(err, unix.EAGAIN) {
-			break // else somebody has dropped it meanwhile
+		if s, err = g.take(keepers[at], plain); !errors.Is(err, unix.EAGAIN) {
+			break
+		}
+		if mk != nil {
+			g.uses(at, false) // somebody has emptied it meanwhile
 		}
 	}
 	if err != nil {
@@ -161,7 +159,11 @@ func (g *Group) take(keeper int, addr netip.Addr) (Sockets, error) {
 		return none, err
 	}
 	a, count, ok := readKept(b[:n])
-	if !ok || a != addr || count != len(fds) {
+	if ok && a != addr {
+		closeFDs(fds)
+		return none, unix.EAGAIN // since we looked
+	}
+	if !ok || count != len(fds) {
 		closeFDs(fds)
 		return none, ErrGarbage
 	}
@@ -248,19 +250,18 @@ func (g *Group) use(keepers []int, plain, addr netip.Addr, mk Make) (int, error)
 	if len(fds) != 1 && len(fds) != Slots {
 		return -1, fmt.Errorf("host: %d sockets were made of %d: %w", len(fds), Slots, syscall.EINVAL)
 	}
+	g.uses(empty, true) // before anybody can find it unused
 	if err := sendFDs(keepers[empty], keptMessage(plain, len(fds)), fds...); err != nil {
+		g.uses(empty, false)
 		return -1, err
 	}
 	g.step("addr:kept")
-	g.d.add(hdrAddrs, 1)
-	g.poke()
-	g.step("addr:told")
 	return empty, nil
 }
 
-// Drop forgets an address, as when the interface has lost it: when the last member has
-// closed its sockets they are gone. Members that have it in use keep their descriptors. ENOENT: it is not in
-// use.
+// Drop tells that this member does not use an address any more, as when the interface has
+// lost it. With the last one who does the group forgets it: when all have closed its sockets they are gone. ENOENT: it is
+// not in use.
 func (g *Group) Drop(addr netip.Addr) error {
 	if !g.enter() {
 		return ErrClosed
@@ -284,14 +285,9 @@ func (g *Group) Drop(addr netip.Addr) error {
 		return fmt.Errorf("host: %v is not in use: %w", addr, syscall.ENOENT)
 	}
 	g.step("drop:locked")
-	var b [keptLen]byte
-	if _, err := unix.Read(keepers[at], b[:]); err != nil { // takes the message, and so its sockets
-		return err
-	}
-	g.step("drop:taken")
-	delete(g.drained, addr)
-	g.d.add(hdrAddrs, 1)
-	g.poke()
+	g.uses(at, false)
+	g.step("drop:unused")
+	g.empty(keepers, at)
 	return nil
 }
 

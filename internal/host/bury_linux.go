@@ -48,6 +48,8 @@ func (g *Group) burial(slot int) {
 		return // it was left in order meanwhile
 	}
 	g.d.store(at, slotWord(gen, slotDead))
+	g.d.add(hdrDeaths, 1)
+	g.d.add(hdrAddrs, 1) // it may have changed what is in use without having told
 	g.step("bury:dead")
 	if state == slotLive {
 		g.counts.deaths.Add(1)

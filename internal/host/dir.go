@@ -6,7 +6,7 @@ import "sync/atomic"
 // machine. All counts are constants, so nothing that is read from it bounds anything.
 const (
 	magic  = 0x6162_6E65_6272_6556 // "Verbenab"
-	layout = 1                     // changes with everything on this page and in the messages of answer_linux.go
+	layout = 2                     // changes with everything on this page and in the messages of answer_linux.go
 
 	hdrMagic   = 0
 	hdrLayout  = 1
@@ -14,7 +14,9 @@ const (
 	hdrGroup   = 3 // random; in the root's message too, where nobody can change it
 	hdrSteward = 4 // owner word, 0: nobody
 	hdrBeat    = 5 // changes while the steward runs
-	hdrAddrs   = 6 // changes when an address comes into use, or is dropped
+	hdrAddrs   = 6 // changes when an address comes into use, also by one more member, or is dropped
+	hdrEmpty   = 7 // 1 and the keeper that is about to be emptied, 0: none
+	hdrDeaths  = 8 // changes when a member has been found dead
 
 	slotsAt   = 512 // words
 	slotWords = 8
@@ -27,7 +29,9 @@ const (
 
 	poolAt = slotsAt + Slots*slotWords // an owner word for each buffer
 
-	indexAt  = poolAt + PoolBufs // of connections, by the peer's address and ID: see connindex.go
+	passedAt = poolAt + PoolBufs // and who has passed it on
+
+	indexAt  = passedAt + PoolBufs // of connections, by the peer's address and ID: see connindex.go
 	indexLen = 1 << 17
 
 	claimsAt   = indexAt + indexLen

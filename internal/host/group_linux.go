@@ -46,10 +46,8 @@ type Group struct {
 	mailMu sync.Mutex // gets descriptors
 	mail   [Slots]atomic.Int32
 
-	addrMu   sync.Mutex // one Sockets at a time
-	drained  map[netip.Addr]bool
-	controls map[netip.Addr]int // for the look whether slot 0 is readable; the loop's
-	known    uint64             // hdrAddrs at the time of it
+	addrMu  sync.Mutex // one Sockets at a time
+	drained map[netip.Addr]bool
 
 	// users counts the calls that are using what Close takes away; closing is its bit
 	// for Close.
@@ -395,10 +393,6 @@ func (g *Group) leave() {
 	for i := range g.mail {
 		closeFD(int(g.mail[i].Swap(0)) - 1)
 	}
-	for _, fd := range g.controls {
-		closeFD(fd)
-	}
-	g.controls = nil
 	closeFD(g.listen)
 	closeFD(g.slotFD)
 	g.step("leave:named")

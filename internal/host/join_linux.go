@@ -35,8 +35,8 @@ func Join(ctx context.Context, cfg Config) (*Group, error) {
 	g := &Group{
 		cfg: cfg, me: me, name: fmt.Sprintf("verbena%s.%d.%d", cfg.Private, me.uid, cfg.IfIndex),
 		rendezvous: -1, root: -1, dirFD: -1, mails: -1, slotFD: -1, listen: -1, mailbox: -1,
-		drained: map[netip.Addr]bool{}, controls: map[netip.Addr]int{},
-		idle: make(chan struct{}),
+		drained: map[netip.Addr]bool{},
+		idle:    make(chan struct{}),
 	}
 	g.loop.init()
 	if err := g.join(ctx); err != nil {

@@ -34,6 +34,7 @@ type loop struct {
 	burying  [Slots]bool
 
 	// The steward's heartbeat as it was seen last.
+	tracked  uint64 // whose
 	beat     uint64
 	same     int   // looks since it has changed
 	changed  int64 // when it did
@@ -276,7 +277,7 @@ func (l *loop) takeOver(g *Group, after uint64) uint64 {
 
 // lead begins or ends that this member is the steward.
 func (l *loop) lead(g *Group, on bool) {
-	l.leading = on
+	l.leading, l.tracked = on, 0
 	for _, w := range l.watching {
 		if w.fd >= 0 {
 			l.unwatch(w)
@@ -334,12 +335,13 @@ func (l *loop) follow(g *Group, word uint64, now int64) {
 			l.unwatch(w)
 		}
 	}
-	if l.watching[slot].fd < 0 {
-		l.beat, l.same, l.changed = g.d.load(hdrBeat), 0, now
-		if !l.watch(g, slot, gen) && g.gone(slot) {
-			l.takeOver(g, word)
-			return
-		}
+	if l.tracked != word {
+		l.tracked, l.beat, l.same, l.changed = word, g.d.load(hdrBeat), 0, now
+	}
+	// It may be alive and not to be connected to: too many wait there.
+	if l.watching[slot].fd < 0 && !l.watch(g, slot, gen) && g.gone(slot) {
+		l.takeOver(g, word)
+		return
 	}
 	if beat := g.d.load(hdrBeat); beat != l.beat {
 		l.beat, l.same, l.changed = beat, 0, now
@@ -352,33 +354,26 @@ func (l *loop) follow(g *Group, word uint64, now int64) {
 	}
 }
 
-// controlReadable reports whether anything waits in slot 0 of any address.
+// controlReadable reports whether anything waits in slot 0 of any address. No socket is kept
+// for it: it would keep an address that is given up from being had again.
 func (g *Group) controlReadable() bool {
-	if known := g.d.load(hdrAddrs); known != g.known || len(g.controls) == 0 {
-		for a, fd := range g.controls {
-			closeFD(fd)
-			delete(g.controls, a)
-		}
-		list, err := g.addrs()
+	list, err := g.addrs()
+	if err != nil {
+		return true // then better two than none
+	}
+	for _, a := range list {
+		fd, err := g.control(a)
 		if err != nil {
-			return true // then better two than none
+			continue
 		}
-		for _, a := range list {
-			if fd, err := g.control(a); err == nil {
-				g.controls[a] = fd
-			}
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, 0)
+		closeFD(fd)
+		if err == nil && n > 0 {
+			return true
 		}
-		g.known = known
 	}
-	p := make([]unix.PollFd, 0, len(g.controls))
-	for _, fd := range g.controls {
-		p = append(p, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
-	}
-	if len(p) == 0 {
-		return false
-	}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n > 0
+	return false
 }
 
 // somebodyDied reports whether a member has died that the steward has not buried.

@@ -1,20 +1,51 @@
 package host
 
+import "golang.org/x/sys/unix"
+
 // An address stays in its keeper when its last user has gone, so that it costs the next one
 // nothing. There is room for MaxAddrs: one that nobody uses any more makes room for another.
 //
 // Which addresses a member uses is in its word slotAddrs: generation:32 | a bit for each
-// keeper. It is set before the sockets are taken, and the keeper is looked at again afterwards: so
-// who empties a keeper, and then looks at the words again, sees it, or is seen.
+// keeper. Who empties a keeper says so in hdrEmpty before it looks at these words, and a member sets its bit before it looks at
+// hdrEmpty: one of the two sees the other. So nothing is ever taken out of a keeper that would have to be put back, and
+// whoever dies in between takes nothing with it.
 
-// uses notes that this member uses the address in a keeper. The caller holds addrMu.
-func (g *Group) uses(at int) {
+// uses notes whether this member uses the address in a keeper, and tells whether that is new. The caller holds addrMu.
+func (g *Group) uses(at int, on bool) bool {
 	w := slotAt(g.slot, slotAddrs)
 	old := g.d.load(w)
 	if uint32(old>>32) != g.gen {
 		old = 0
 	}
-	g.d.store(w, uint64(g.gen)<<32|old&(1<<MaxAddrs-1)|1<<at)
+	bits := old & (1<<MaxAddrs - 1) &^ (1 << at)
+	if on {
+		bits |= 1 << at
+	}
+	v := uint64(g.gen)<<32 | bits
+	g.d.store(w, v)
+	return v != old
+}
+
+// using is uses before the sockets are taken out of the keeper. Each member that begins to use an
+// address tells the steward: who has made the sockets may have died before it could. The caller holds addrMu.
+func (g *Group) using(at int, made bool) error {
+	fresh := g.uses(at, true) || made
+	g.step("addr:used")
+	if g.d.load(hdrEmpty) == uint64(at)+1 {
+		lock, err := g.lock()
+		if err != nil {
+			return err
+		}
+		g.d.store(hdrEmpty, 0) // who had the lock has died, or is through
+		closeFD(lock)
+	}
+	if fresh {
+		g.d.add(hdrAddrs, 1)
+		g.step("addr:counted")
+		g.poke()
+		g.step("addr:told")
+	}
+	return nil
 }
 
 // used reports whether a living member uses the address in a keeper.
@@ -29,34 +60,40 @@ func (g *Group) used(at int) bool {
 	return false
 }
 
-// reclaim empties a keeper of an address that nobody uses; -1: there is none. The caller
-// has the lock.
-func (g *Group) reclaim(keepers []int) int {
-	for at, fd := range keepers {
-		if g.used(at) {
-			continue
-		}
-		var b [keptLen + 1]byte
-		n, fds, err := recvFDs(fd, b[:], 0)
-		if err != nil {
-			continue
-		}
-		g.step("reclaim:taken")
-		again := g.used(at) // since we looked
-		if again {
-			err = sendFDs(fd, b[:n], fds...)
-		}
-		closeFDs(fds)
-		if again && err == nil {
-			continue
-		}
+// empty takes an address that nobody uses out of its keeper; false: somebody does. The
+// caller has the lock and holds addrMu.
+func (g *Group) empty(keepers []int, at int) bool {
+	g.d.store(hdrEmpty, uint64(at)+1)
+	g.step("empty:begun")
+	var b [keptLen + 1]byte
+	n, taken := 0, false
+	if !g.used(at) {
+		var err error
+		n, err = unix.Read(keepers[at], b[:]) // takes the message, and so its sockets
+		taken = err == nil
+		g.step("empty:taken")
+	}
+	if taken {
 		if a, _, ok := readKept(b[:n]); ok {
 			delete(g.drained, a)
 		}
 		g.d.add(hdrAddrs, 1)
+	}
+	g.d.store(hdrEmpty, 0)
+	g.step("empty:done")
+	if taken {
 		g.poke()
-		g.step("reclaim:told")
-		return at
+	}
+	return taken
+}
+
+// reclaim empties a keeper of an address that nobody uses; -1: there is none. The caller
+// has the lock and holds addrMu.
+func (g *Group) reclaim(keepers []int) int {
+	for at := range keepers {
+		if !g.used(at) && g.empty(keepers, at) {
+			return at
+		}
 	}
 	return -1
 }

@@ -3,7 +3,9 @@ package host
 import (
 	"errors"
 	"net/netip"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -67,4 +69,85 @@ func TestUnusedAddresses(t *testing.T) {
 		t.Error(err)
 	}
 	closeFD(s.Control)
+}
+
+// Who comes to use an address while another one is about to empty its keeper gets it: it
+// is left there, or made anew; whoever dies meanwhile, nobody who has it loses it.
+func TestUsedWhileEmptied(t *testing.T) {
+	for _, step := range []string{"drop:unused", "empty:begun", "empty:taken", "empty:done"} {
+		t.Run(step, func(t *testing.T) {
+			cfg := testConfig(t)
+			c := mustJoin(t, cfg)
+			begun, used := make(chan struct{}), make(chan struct{})
+			cfg.Step = func(s string) {
+				if s == step {
+					close(begun)
+					<-used
+				}
+			}
+			a := mustJoin(t, cfg)
+			s, err := a.Sockets(lo4, makeSockets(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			closeFD(s.Control)
+			once := sync.OnceFunc(func() { close(used) })
+			cfg.Step = func(s string) {
+				if s == "addr:used" || s == "addr:locked" {
+					once()
+				}
+			}
+			cfg.Answer = time.Second
+			b := mustJoin(t, cfg)
+			done := make(chan error)
+			go func() {
+				<-begun
+				// Making needs the lock, which a has until it goes on.
+				time.AfterFunc(100*time.Millisecond, once)
+				s, err := b.Sockets(lo4, makeSockets(1))
+				closeFD(s.Control)
+				done <- err
+			}()
+			if err := a.Drop(lo4); err != nil {
+				t.Error(err)
+			}
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			if fd, err := c.Control(lo4); err != nil {
+				t.Errorf("the address that is used: %v", err)
+			} else {
+				closeFD(fd)
+			}
+			if err := c.Drop(lo4); err != nil || len(c.Addrs()) != 1 {
+				t.Errorf("one who does not use it drops it: %v, %v", c.Addrs(), err)
+			}
+		})
+	}
+}
+
+// Who has made an address's sockets dies before it can tell the steward: the steward is
+// told by the next one who uses them, or by the death.
+func TestAddressIsTold(t *testing.T) {
+	name := private(t)
+	a := mustJoin(t, testConfig(t)) // the steward
+	eventually(t, "it is the steward", a.Steward)
+	p, q := start(t, name, nil, envStop+"=addr:used"), start(t, name, nil)
+	p.do("join")
+	q.do("join")
+	before := a.d.load(hdrAddrs)
+	if _, err := p.in.Write([]byte("sockets 127.0.0.1 128\n")); err != nil {
+		t.Fatal(err)
+	}
+	p.stopped()
+	if a.d.load(hdrAddrs) != before {
+		t.Fatal("it was told before")
+	}
+	q.do("sockets 127.0.0.1 128")
+	after := a.d.load(hdrAddrs)
+	if after == before {
+		t.Error("the next one who uses it does not tell")
+	}
+	p.signal(unix.SIGKILL)
+	eventually(t, "the death is told", func() bool { return a.d.load(hdrAddrs) != after })
 }
