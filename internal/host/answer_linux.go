@@ -104,7 +104,7 @@ func (g *Group) judge(b []byte, fds int) error {
 // answer lets in who has connected to the rendezvous, one after the other.
 func (g *Group) answer() {
 	for range 64 {
-		fd, _, err := unix.Accept4(g.rendezvous, sockFlags)
+		fd, err := g.loop.accept(g.rendezvous)
 		if err != nil {
 			return
 		}
@@ -112,6 +112,7 @@ func (g *Group) answer() {
 		g.answerTo(fd)
 		g.step("answer:sent")
 		closeFD(fd)
+		g.loop.refill()
 	}
 }
 

@@ -218,6 +218,12 @@ func (m *member) do(what string, args []string) (string, error) {
 		}
 		defer closeFD(fd)
 		return "", unix.Sendto(fd, []byte("x"), 0, abstract(args[0]))
+	case "exhaust":
+		for {
+			if _, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 0); err != nil {
+				return "", nil
+			}
+		}
 	case "limits":
 		return m.limits(arg(0), arg(1))
 	case "limit":

@@ -16,6 +16,8 @@ import (
 // with it, at once, whether it was running or stopped. Nothing is said over it.
 type loop struct {
 	epoll, event int
+	spare        int           // a descriptor for when the process has no other left; -1: none
+	starved      bool          // a connection could not be taken
 	quit         chan struct{} // closed by Close
 	done         chan struct{} // closed when the loop has ended; nil: it never began
 	left         chan struct{} // closed when the group was left
@@ -52,10 +54,13 @@ type watch struct {
 const (
 	soonRounds = 100
 	soonPause  = 2 // ms
+
+	// starvedPause is how long a process without descriptors leaves connections waiting.
+	starvedPause = 10 * time.Millisecond
 )
 
 func (l *loop) init() {
-	l.epoll, l.event = -1, -1
+	l.epoll, l.event, l.spare = -1, -1, -1
 	l.quit, l.left = make(chan struct{}), make(chan struct{})
 	l.watched, l.visitors = map[int]watch{}, map[int]bool{}
 	for i := range l.watching {
@@ -71,6 +76,7 @@ func (l *loop) open(g *Group) (err error) {
 	if l.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return err
 	}
+	l.refill()
 	// One of those who wait for new members is enough; of the stopped none waits.
 	if err := l.add(g.rendezvous, unix.EPOLLIN|unix.EPOLLEXCLUSIVE); err != nil {
 		return err
@@ -83,6 +89,32 @@ func (l *loop) open(g *Group) (err error) {
 
 func (l *loop) add(fd int, events uint32) error {
 	return unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
+}
+
+// refill has a spare descriptor ready, if it can.
+func (l *loop) refill() {
+	if l.spare >= 0 {
+		return
+	}
+	var err error
+	if l.spare, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
+		l.spare = -1
+	}
+}
+
+// accept takes a connection. Where the process has no descriptor left the spare one makes
+// room; without, the connection stays, and the loop must not spin because of it.
+func (l *loop) accept(fd int) (int, error) {
+	c, _, err := unix.Accept4(fd, sockFlags)
+	if l.spare >= 0 && (errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)) {
+		closeFD(l.spare)
+		l.spare = -1
+		c, _, err = unix.Accept4(fd, sockFlags)
+	}
+	if err != nil && !errors.Is(err, unix.EAGAIN) {
+		l.starved = true
+	}
+	return c, err
 }
 
 func (l *loop) start(g *Group) {
@@ -137,9 +169,10 @@ func (l *loop) close() {
 	}
 	clear(l.watched)
 	clear(l.visitors)
+	closeFD(l.spare)
 	closeFD(l.event)
 	closeFD(l.epoll)
-	l.event, l.epoll = -1, -1
+	l.event, l.epoll, l.spare = -1, -1, -1
 }
 
 func (l *loop) run(g *Group) {
@@ -147,6 +180,10 @@ func (l *loop) run(g *Group) {
 	var events [64]unix.EpollEvent
 	for {
 		wait := l.round(g)
+		if l.refill(); l.starved {
+			l.starved = false
+			time.Sleep(starvedPause)
+		}
 		n, err := unix.EpollWait(l.epoll, events[:], wait)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return // nobody but us closes it
@@ -186,7 +223,7 @@ func (l *loop) ready(g *Group, fd int) {
 // receive takes the connections of who watches us.
 func (l *loop) receive(g *Group) {
 	for range 4 * Slots {
-		fd, _, err := unix.Accept4(g.listen, sockFlags)
+		fd, err := l.accept(g.listen)
 		if err != nil {
 			return
 		}

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -328,4 +329,54 @@ func TestFewDescriptors(t *testing.T) {
 	if got := p.do("limits 8 320"); got != "true" {
 		t.Error("the limits were not those where it begins to fail")
 	}
+}
+
+// A member that has no descriptor left lets others in and is watched.
+func TestNoDescriptors(t *testing.T) {
+	name := private(t)
+	p, q, r := start(t, name, nil), start(t, name, nil), start(t, name, nil)
+	p.do("limit 300")
+	p.do("join")
+	p.do("exhaust")
+	q.do("join")
+	r.do("join")
+	p.do("claim p 262 127.0.0.1:7471 0")
+	p.fails(ErrDescriptors, "sockets 127.0.0.1 1")
+	p.signal(syscall.SIGKILL)
+	eventually(t, "it is buried", func() bool { return q.has("death 1 []") || r.has("death 1 []") })
+}
+
+// The steward is stopped and so many wait to be accepted by it that nobody can connect any
+// more: another one takes over all the same.
+func TestStoppedStewardIsCrowded(t *testing.T) {
+	cfg := testConfig(t)
+	a := start(t, cfg.Private, nil)
+	a.do("join")
+	port := a.do("sockets 127.0.0.1 1")
+	eventually(t, "it is the steward", func() bool { return a.do("steward") == "true" })
+	b := mustJoin(t, cfg)
+	a.signal(syscall.SIGSTOP)
+	var crowd []int
+	defer func() { closeFDs(crowd) }()
+	for {
+		fd, err := dial(b.slotName(1))
+		if errors.Is(err, unix.EMFILE) {
+			t.Skip("too few descriptors")
+		}
+		if err != nil {
+			break
+		}
+		crowd = append(crowd, fd)
+	}
+	c := mustJoin(t, cfg)
+	b.Close() // c is the only one, and cannot connect
+	x, err := net.Dial("udp", "127.0.0.1:"+port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	if _, err := x.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is the steward", c.Steward)
 }
