@@ -357,6 +357,7 @@ func TestSignatureUnreliable(t *testing.T) {
 	ma, mb := r.a.sigMR(1, 0), r.b.sigMR(1, 0)
 	r.mapSig(r.a, qa, ma, [][]byte{src}, nil, a)
 	r.mapSig(r.b, qb, mb, [][]byte{dst[:4*512]}, nil, a)
+	local := r.a.mem(2080)
 	ud, far := r.a.qp(r.a.attr(ib.UD)), r.b.mem(4096)
 	r.a.to(ud, ib.QPStateRTS, nil, r.b.addr)
 	all := []verbs.SGE{ma.SGE(0, 2080)}
@@ -378,7 +379,23 @@ func TestSignatureUnreliable(t *testing.T) {
 		if e, bad := mb.CheckStatus(); bad || !bytes.Equal(src, dst[:2048]) {
 			t.Errorf("%s: %+v", c.name, e)
 		}
-		src[700] ^= 1 // made where it leaves: right again
+		// Once more with the third block wrong, from memory that knows nothing of it.
+		var b []byte
+		for k := range 4 {
+			x := modelTuple(&wire.DIF, src[512*k:512*k+512], k)
+			b = append(append(b, src[512*k:512*k+512]...), x[:]...)
+		}
+		b[2*520+100] ^= 1
+		copy(local.Bytes(), b)
+		c.wr.SGList = []verbs.SGE{local.SGE(0, 2080)}
+		if err := qb.PostRecvOne(&verbs.RecvWR{SGList: c.recv}); err != nil {
+			t.Fatal(err)
+		}
+		r.ends(c.name, r.do(r.a, qa, &c.wr), ib.WCSuccess)
+		r.ends("receive", r.wcs(r.b.cq, 1)[0].Status, ib.WCSuccess)
+		if e, bad := mb.CheckStatus(); !bad || e.Type != ib.SigBadGuard || e.SigErrOffset != 2*520 {
+			t.Errorf("%s of a wrong block: %+v, %v", c.name, e, bad)
+		}
 	}
 	// A datagram, from a signature key to plain memory, and the way back.
 	qd := r.b.qp(r.b.attr(ib.UD))
