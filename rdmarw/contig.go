@@ -11,7 +11,13 @@ func (c *Ctx) initContig() error {
 	if c.qp.noContig.Load() {
 		return syscall.EOPNOTSUPP
 	}
-	m, err := c.qp.qp.PD().MapContig(c.list)
+	pd := c.qp.qp.PD()
+	m, err := c.spare, error(nil)
+	if m != nil && m.PD() == pd {
+		err = m.Map(c.list)
+	} else {
+		m, err = pd.MapContig(c.list)
+	}
 	if err != nil {
 		if errors.Is(err, syscall.EOPNOTSUPP) {
 			c.qp.noContig.Store(true)

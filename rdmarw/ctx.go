@@ -32,6 +32,7 @@ type Ctx struct {
 	regs   []registration
 	list   [][]byte // the memory, where it has to be collected
 	contig *verbs.Contig
+	spare  *verbs.Contig // one that was closed
 
 	wrs    []verbs.SendWR // the chain, as it was built last
 	posted bool           // by Post
@@ -104,7 +105,7 @@ func (c *Ctx) reset() {
 	clear(c.list)
 	clear(c.regs)
 	clear(c.wrs)
-	*c = Ctx{ops: c.ops[:0], sges: c.sges[:0], regs: c.regs[:0], list: c.list[:0], wrs: c.wrs[:0]}
+	*c = Ctx{ops: c.ops[:0], sges: c.sges[:0], regs: c.regs[:0], list: c.list[:0], wrs: c.wrs[:0], spare: c.spare}
 }
 
 // Destroy ends a context of Init (rdma_rw_ctx_destroy): its memory is the caller's again,
@@ -137,6 +138,7 @@ func (c *Ctx) end(qp *QP, port uint8, way way, dir Direction) error {
 		if err := c.contig.Close(); err != nil {
 			return err
 		}
+		c.spare = c.contig
 	}
 	c.putBack()
 	c.reset()

@@ -106,7 +106,30 @@ func TestContigMapping(t *testing.T) {
 	if err := errors.Join(c.Close(), c.Close()); err != nil {
 		t.Error(err)
 	}
+	// Mapped again it has a new key, and other memory.
+	other := []byte("other memory")
+	if err := c.Map([][]byte{other[6:], other[:6]}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Map(list); !errors.Is(err, syscall.EBUSY) {
+		t.Error(err)
+	}
+	if c.SGE().LKey == sge.LKey || c.SGE().Length != 12 || c.PD() != r.a.pd {
+		t.Errorf("%+v, was %+v", c.SGE(), sge)
+	}
+	again := *wr
+	again.SGList = []verbs.SGE{c.SGE()}
+	r.ends("mapped again", r.do(r.a, qa, &again), ib.WCSuccess)
+	if string(remote.Bytes()[:12]) != "memoryother " {
+		t.Errorf("%q", remote.Bytes()[:12])
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
 	r.ends("after Close", r.do(r.a, qa, wr), ib.WCLocProtErr)
+	if err := c.Map([][]byte{nil}); !errors.Is(err, syscall.EINVAL) {
+		t.Error(err)
+	}
 	for what, bad := range map[string][][]byte{"nothing": nil, "an empty slice": {nil}} {
 		if _, err := r.a.pd.MapContig(bad); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%s: %v", what, err)

@@ -24,9 +24,18 @@ func TestContiguousRange(t *testing.T) {
 			n := rapid.IntRange(1, min(5000, len(b)-from)).Draw(t, "length")
 			list = append(list, b[from:from+n])
 		}
-		r, err := tab.RegisterList(pd, list)
+		old, err := tab.RegisterList(pd, [][]byte{b[:7], b[9:]}, nil)
 		if err != nil {
 			t.Fatal(err)
+		}
+		key := old.LKey()
+		tab.Release(old)
+		r, err := tab.RegisterList(pd, list, old)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tab.Grants(pd, key, 0) || r != old {
+			t.Fatal("the old key is good")
 		}
 		all := join(list)
 		if r.Length() != uint64(len(all)) || r.Addr() != Address(list[0]) {
@@ -62,22 +71,50 @@ func TestContiguousRangeRefuses(t *testing.T) {
 	}
 	one := [][]byte{make([]byte, 8)}
 	for what, list := range map[string][][]byte{"nothing": nil, "an empty slice": {one[0], nil}} {
-		if _, err := tab.RegisterList(pd, list); !errors.Is(err, syscall.EINVAL) {
+		if _, err := tab.RegisterList(pd, list, nil); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := tab.RegisterList(gone, one); !errors.Is(err, syscall.EINVAL) {
+	if _, err := tab.RegisterList(gone, one, nil); !errors.Is(err, syscall.EINVAL) {
 		t.Error(err)
 	}
-	r, err := tab.RegisterList(pd, one)
+	r, err := tab.RegisterList(pd, one, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tab.RegisterList(pd, one); !errors.Is(err, syscall.ENOMEM) {
+	if _, err := tab.RegisterList(pd, one, nil); !errors.Is(err, syscall.ENOMEM) {
 		t.Error(err)
 	}
 	tab.Release(r)
 	if pd.Refs() != 0 {
 		t.Error("the domain is still in use")
+	}
+}
+
+// A range that is made again and again takes nothing from the heap.
+func TestContiguousRangeAllocatesNothing(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates")
+	}
+	tab, pd := newTable(t, 10), NewPD()
+	b := pages(4)
+	list := [][]byte{b[8192:], b[10:100]}
+	r, err := tab.RegisterList(pd, list, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		tab.Release(r)
+		r.ForgetList()
+		if _, err := tab.RegisterList(pd, list, r); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	tab.Release(r)
+	r.ForgetList()
+	if r.runs[0].buf != nil {
+		t.Error("the slices are kept")
 	}
 }

@@ -12,6 +12,7 @@ type Region struct {
 	cur   atomic.Pointer[entry] // what its key stands for, or stood for last
 	first entry                 // the first of them
 	fast  *fast                 // what only fast-registration regions have
+	runs  []run                 // of RegisterList: the room for the list
 
 	// Under the table's lock.
 	pd      *PD

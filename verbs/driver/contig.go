@@ -15,3 +15,9 @@ type Contig interface {
 	// Unmap ends the mapping: when it returns nobody touches the memory through it.
 	Unmap() error
 }
+
+// ContigRemapper is a mapping that can be made again after Unmap, which costs less than a
+// new one.
+type ContigRemapper interface {
+	Remap(list [][]byte) error // as MapContig; on an error it stays unmapped
+}
