@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -141,10 +143,10 @@ func TestDevicesTable(t *testing.T) {
 	}
 	r := verbena(t, "devices").want(t, cli.ExitOK)
 	head, _, _ := strings.Cut(r.stdout, "\n")
-	if strings.Join(strings.Fields(head), " ") != "DEVICE PORT NETDEV NODE GUID STATE ACTIVE MTU GIDS GID 0" {
+	if strings.Join(strings.Fields(head), " ") != "DEVICE PORT NETDEV NODE GUID STATE ACTIVE MTU GIDS GID 0 SHARED BY" {
 		t.Errorf("%q", head)
 	}
-	row := regexp.MustCompile(`(?m)^soft_` + lo + `\s+1\s+` + lo + `\s+[0-9a-f]{4}(:[0-9a-f]{4}){3}\s+PORT_ACTIVE\s+\d+\s+\d+\s+127\.0\.0\.1$`)
+	row := regexp.MustCompile(`(?m)^soft_` + lo + `\s+1\s+` + lo + `\s+[0-9a-f]{4}(:[0-9a-f]{4}){3}\s+PORT_ACTIVE\s+\d+\s+\d+\s+127\.0\.0\.1\s+(-|1 process|\d+ processes)$`)
 	if !row.MatchString(r.stdout) {
 		t.Errorf("no row for %s:\n%s", lo, r.stdout)
 	}
@@ -181,4 +183,23 @@ func TestDevicesJSON(t *testing.T) {
 	if len(p) != 1 || p[0].State != "PORT_ACTIVE" || p[0].ActiveMTU == 0 || len(p[0].GIDs) == 0 || p[0].GIDs[0].Address != "127.0.0.1" || p[0].GIDs[0].Type != "RoCE v2" {
 		t.Errorf("%+v", p)
 	}
+}
+
+// Who shares a device's addresses is in the table and in JSON.
+func TestDevicesSharers(t *testing.T) {
+	t.Parallel()
+	a := loopAddr()
+	srv := startCM(t, a, fmt.Sprintf("ping -s -a %v", a))
+	r := verbena(t, "devices", "--json", "-d", "lo").want(t, cli.ExitOK)
+	var list []struct {
+		SharedBy []int `json:"shared_by"`
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &list); err != nil || len(list) != 1 || !slices.Contains(list[0].SharedBy, srv.cmd.Process.Pid) {
+		t.Errorf("%v, want process %d in\n%s", err, srv.cmd.Process.Pid, r.stdout)
+	}
+	if r := verbena(t, "devices", "-d", "lo").want(t, cli.ExitOK); !regexp.MustCompile(`(?m) 127\.0\.0\.1 +[1-9]\d* process(es)?$`).MatchString(r.stdout) {
+		t.Error(r.stdout)
+	}
+	srv.interrupt(t)
+	srv.end(t, cli.ExitFailed)
 }

@@ -76,3 +76,10 @@ type ConnRecord struct {
 	HopLimit            uint8  // 0: the system's default
 	State               uint8  // of the owner's own meaning
 }
+
+// AddrSharer is implemented by devices that share their addresses with other processes.
+type AddrSharer interface {
+	// Sharers lists the other processes that do at the moment, each once, by the IDs
+	// that they have in their own PID namespaces: to be shown.
+	Sharers() []int
+}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
 // Device is what is known of a device.
@@ -21,6 +22,7 @@ type Device struct {
 	GUID      uint64
 	Attr      ib.DeviceAttr
 	Ports     []Port
+	Sharers   []int // processes that have it open too
 }
 
 // Port is what is known of a port. GIDs has the entries that are in use.
@@ -40,6 +42,9 @@ func Query(ctx context.Context, d *verbs.Device) (Device, error) {
 	out := Device{Name: d.Name(), NetDev: d.NetDev(), Transport: d.Transport(), NodeType: d.NodeType(), GUID: d.GUID()}
 	if out.Attr, err = c.QueryDevice(); err != nil {
 		return out, err
+	}
+	if s, ok := c.Driver().(driver.AddrSharer); ok {
+		out.Sharers = s.Sharers()
 	}
 	gids, err := c.QueryGIDTable()
 	if err != nil {
@@ -63,7 +68,7 @@ func Query(ctx context.Context, d *verbs.Device) (Device, error) {
 // Table prints one line for each port.
 func Table(w io.Writer, list []Device) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "DEVICE\tPORT\tNETDEV\tNODE GUID\tSTATE\tACTIVE MTU\tGIDS\tGID 0")
+	fmt.Fprintln(t, "DEVICE\tPORT\tNETDEV\tNODE GUID\tSTATE\tACTIVE MTU\tGIDS\tGID 0\tSHARED BY")
 	for i := range list {
 		d := &list[i]
 		for _, p := range d.Ports {
@@ -71,11 +76,22 @@ func Table(w io.Writer, list []Device) error {
 			if len(p.GIDs) > 0 {
 				first = p.GIDs[0].GID.Addr().String()
 			}
-			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%d\t%d\t%s\n", d.Name, p.Num, dash(d.NetDev), guid(d.GUID), stateName(p.Attr.State),
-				p.Attr.ActiveMTU.Bytes(), len(p.GIDs), first)
+			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", d.Name, p.Num, dash(d.NetDev), guid(d.GUID), stateName(p.Attr.State),
+				p.Attr.ActiveMTU.Bytes(), len(p.GIDs), first, sharedBy(d.Sharers))
 		}
 	}
 	return t.Flush()
+}
+
+// sharedBy tells how many processes there are.
+func sharedBy(pids []int) string {
+	switch len(pids) {
+	case 0:
+		return "-"
+	case 1:
+		return "1 process"
+	}
+	return fmt.Sprintf("%d processes", len(pids))
 }
 
 func dash(s string) string {
@@ -100,6 +116,7 @@ type jsonDevice struct {
 	FWVer        string        `json:"fw_ver"`
 	Attr         ib.DeviceAttr `json:"attr"`
 	Ports        []jsonPort    `json:"ports"`
+	SharedBy     []int         `json:"shared_by"` // processes
 }
 
 type jsonPort struct {
@@ -130,6 +147,7 @@ func JSON(w io.Writer, list []Device) error {
 		j := jsonDevice{
 			Name: d.Name, NetDev: d.NetDev, Transport: d.Transport, NodeType: d.NodeType.String(),
 			NodeGUID: guid(d.Attr.NodeGUID), SysImageGUID: guid(d.Attr.SysImageGUID), FWVer: d.Attr.FWVer, Attr: d.Attr,
+			SharedBy: append([]int{}, d.Sharers...),
 		}
 		for _, p := range d.Ports {
 			q := jsonPort{
