@@ -183,6 +183,35 @@ func (m *member) do(what string, args []string) (string, error) {
 		b := make([]byte, 100)
 		n, err := m.g.Recv(b)
 		return string(b[:n]), err
+	case "pass": // a buffer of the pool to the first slot
+		buf, ok := m.g.PoolGet()
+		if !ok {
+			return "", errors.New("no buffer")
+		}
+		if m.g.Slot() == 1 || !m.g.PoolPass(buf, 1) {
+			m.g.PoolPut(buf)
+			return "", nil
+		}
+		return "", m.g.Send(1, fmt.Append(nil, "buf ", buf))
+	case "pool": // how many buffers are not free when all messages were read
+		b := make([]byte, 100)
+		for {
+			n, err := m.g.Recv(b)
+			if err != nil {
+				break
+			}
+			var buf int
+			if _, err := fmt.Sscanf(string(b[:n]), "buf %d", &buf); err == nil && m.g.PoolMine(buf) {
+				m.g.PoolPut(buf)
+			}
+		}
+		n := 0
+		for i := range PoolBufs {
+			if m.g.d.ownerAlive(m.g.d.load(poolAt + i)) {
+				n++
+			}
+		}
+		return strconv.Itoa(n), nil
 	case "steward":
 		return fmt.Sprint(m.g.Steward()), nil
 	case "storm": // rounds

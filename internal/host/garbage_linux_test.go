@@ -44,12 +44,14 @@ func useAll(r *rand.Rand, tab *table, c *claims) {
 	if slot, ok := c.route(addr, addr, someMAD(r)); ok && (slot < 1 || slot >= Slots) {
 		panic("routed to a slot that is none")
 	}
-	p := pool{d: tab.d, self: owner(c.slot, c.gen)}
+	p := pool{d: tab.d, self: owner(c.slot, c.gen), step: c.step}
 	if i, ok := p.get(); ok {
 		if i < 0 || i >= PoolBufs {
 			panic("no buffer")
 		}
 		p.pass(i, r.IntN(Slots))
+		p.take(i, r.IntN(Slots))
+		p.orphans()
 		p.put(i)
 	}
 	rec := driver.ConnRecord{Local: addr, Remote: addr, LocalID: r.Uint32(), RemoteID: r.Uint32()}

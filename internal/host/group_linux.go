@@ -327,13 +327,23 @@ func (g *Group) PoolPass(buf, slot int) bool {
 	return g.pool.pass(buf, slot)
 }
 
-// PoolMine reports whether a buffer is this member's: what a message says must be so.
+// PoolTake takes back a buffer that was passed to a member, as the message that tells so
+// could not be sent.
+func (g *Group) PoolTake(buf, slot int) {
+	if !g.enter() {
+		return
+	}
+	defer g.exit()
+	g.pool.take(buf, slot)
+}
+
+// PoolMine reports whether a buffer was passed to this member: what a message says must be so.
 func (g *Group) PoolMine(buf int) bool {
 	if !g.enter() {
 		return false
 	}
 	defer g.exit()
-	return g.pool.mine(buf)
+	return g.pool.came(buf)
 }
 
 // PoolPut gives this member's buffer back. Of others' it does nothing.

@@ -80,6 +80,9 @@ func (g *Group) PoolBytes(int) []byte { return nil }
 // PoolPass makes a buffer another member's.
 func (g *Group) PoolPass(int, int) bool { return false }
 
+// PoolTake takes back a buffer that was passed.
+func (g *Group) PoolTake(int, int) {}
+
 // PoolMine reports whether a buffer is this member's.
 func (g *Group) PoolMine(int) bool { return false }
 

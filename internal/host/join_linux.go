@@ -347,7 +347,8 @@ func (g *Group) trySlot(slot int) (bool, error) {
 	g.slot, g.gen, g.self = slot, gen, owner(slot, gen)
 	g.claims = claims{d: g.d, slot: slot, gen: gen, step: g.step, gone: g.dead, held: map[portKey]*claim{}}
 	g.conns = conns{d: g.d, w: words(g.records), slot: slot, gen: gen, step: g.step}
-	g.pool = pool{d: g.d, self: g.self}
+	g.pool.d, g.pool.self, g.pool.step = g.d, g.self, g.step
+	g.pool.swept.Store(g.d.load(hdrDeaths))
 	g.d.store(slotAt(slot, slotState), slotWord(gen, slotLive))
 	g.step("claim:live")
 	g.poke() // the steward watches us from now on

@@ -24,6 +24,7 @@ var whole = []string{
 	"record y 9",
 	"unrecord x",
 	"send self hello",
+	"pass",
 	"drop 127.0.0.2",
 	"close",
 }
@@ -107,10 +108,11 @@ func TestKilledBesideOthers(t *testing.T) {
 				t.Fatal("it lives")
 			}
 			eventually(t, "it is not there any more", func() bool { return a.do("members") == "1" })
+			eventually(t, "all buffers are free", func() bool { return a.do("pool") == "0" })
 			afterwards(t, name)
 			want := map[string][]string{
 				"record x 7": {"", "7"}, "record y 8": {"7", "7 8"}, "record y 9": {"7 8", "7 9"}, "unrecord x": {"7 9", "9"},
-				"send self hello": {"9"}, "drop 127.0.0.2": {"9"}, "close": {"9"},
+				"send self hello": {"9"}, "pass": {"9"}, "drop 127.0.0.2": {"9"}, "close": {"9"},
 			}[cmd]
 			if want == nil {
 				want = []string{""}

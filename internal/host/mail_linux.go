@@ -75,14 +75,21 @@ func (g *Group) Send(slot int, msg []byte) error {
 }
 
 // Recv takes the oldest message out of this member's mailbox; EAGAIN: there is none. What
-// does not fit into b is cut off. A message may have been written by any member: it is input.
+// does not fit into b is cut off. A message may have been written by any member: it is input. Who calls has
+// dealt with the messages before: buffers of the pool that came from members who have died are free when there are no more.
 func (g *Group) Recv(b []byte) (int, error) {
 	if !g.enter() {
 		return 0, ErrClosed
 	}
 	defer g.exit()
+	orphans := g.pool.orphans()
 	for {
 		n, err := unix.Read(g.mailbox, b)
+		if errors.Is(err, unix.EAGAIN) {
+			for _, i := range orphans {
+				g.pool.put(i)
+			}
+		}
 		if !errors.Is(err, unix.EINTR) {
 			return max(n, 0), err
 		}

@@ -77,9 +77,23 @@ func (p *Port) post(slot int, o *outbox) bool {
 		return false
 	default:
 		add(&p.counters.relayLost, o.count)
+		p.takeBack(slot, o.b)
 	}
 	o.b, o.count = o.b[:0], 0
 	return true
+}
+
+// takeBack gets the buffers of the pool that are named in a message that was not sent.
+func (p *Port) takeBack(slot int, m []byte) {
+	for len(m) >= recordLen {
+		used := recordLen
+		if m[0] == kindPool {
+			p.share.group.PoolTake(int(order.Uint32(m[16:])), slot)
+		} else {
+			used += (int(order.Uint32(m[4:])) + 7) &^ 7
+		}
+		m = m[used:]
+	}
 }
 
 // Flush implements port.Sharer. What does not fit into a mailbox now is tried again.
@@ -253,12 +267,14 @@ func (p *Port) unpack(b *pkt.Rx, i int, m []byte) (used int, ok bool) {
 		buf, off := int(order.Uint32(h[16:])), order.Uint32(h[20:])
 		g := p.share.group
 		if !g.PoolMine(buf) {
-			return 0, false
+			p.counters.rxGarbage.Add(1)
+			return used, false // as of the slot's owner before; the rest may be ours
 		}
 		from := g.PoolBytes(buf)
 		if uint64(off)+uint64(n) > uint64(len(from)) {
 			g.PoolPut(buf)
-			return 0, false
+			p.counters.rxGarbage.Add(1)
+			return used, false
 		}
 		// Out of memory that others can write to: what is checked must stay as it is.
 		copy(to, from[off:])

@@ -27,6 +27,7 @@ type Group interface {
 	PoolGet() (buf int, ok bool)
 	PoolBytes(buf int) []byte
 	PoolPass(buf, slot int) bool
+	PoolTake(buf, slot int)
 	PoolMine(buf int) bool
 	PoolPut(buf int)
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,7 +43,8 @@ type sharing struct {
 	out     [slotCount]*outbox
 	dirty   []int // slots whose outbox has something
 	relay   relay
-	sideHot bool // the last look at the control sockets and the mailbox found something
+	release atomic.Bool // the buffers that relay has are not needed any more
+	sideHot bool        // the last look at the control sockets and the mailbox found something
 	free    []*outbox
 }
 
@@ -201,21 +203,6 @@ func ghost(addr netip.Addr) bool {
 	return pid == 0
 }
 
-// forsake has the group forget an address that the interface has lost. If its sockets are
-// others than ours somebody else did, and the address has returned.
-func (p *Port) forsake(s *socket) {
-	addr := s.addr.WithZone("")
-	fd, err := p.share.group.Control(addr)
-	if err != nil {
-		return
-	}
-	var theirs, ours unix.Stat_t
-	if unix.Fstat(fd, &theirs) == nil && unix.Fstat(s.control.fd, &ours) == nil && theirs.Ino == ours.Ino {
-		_ = p.share.group.Drop(addr)
-	}
-	_ = unix.Close(fd)
-}
-
 // steward brings what is read in line with whether this process is the steward.
 func (p *Port) steward() {
 	p.mu.Lock()
@@ -226,6 +213,9 @@ func (p *Port) steward() {
 	defer p.leave()
 	sh := p.share
 	on := sh.group.Steward()
+	if !on {
+		sh.release.Store(true) // the next steward needs them
+	}
 	have := make(map[netip.Addr]bool)
 	for _, s := range *p.socks.Load() {
 		if s.control == nil || s.dropped {
@@ -321,6 +311,9 @@ func (p *Port) recvEpoll(b *pkt.Rx, at, limit int) int {
 // recvSide is recvEpoll of a port that shares.
 func (p *Port) recvSide(b *pkt.Rx, at, limit int) int {
 	sh := p.share
+	if sh.release.Load() && sh.release.Swap(false) {
+		sh.relay.close(sh.group)
+	}
 	if len(sh.dirty) > 0 {
 		p.Flush()
 	}

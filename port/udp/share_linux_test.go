@@ -21,8 +21,10 @@ import (
 
 // fakeHost is a group of members that are all in this process.
 type fakeHost struct {
+	making  sync.Mutex
 	mu      sync.Mutex
 	socks   map[netip.Addr][]int
+	users   map[netip.Addr]map[int]bool
 	members map[int]*fakeGroup
 	steward int
 	pool    [][]byte
@@ -31,7 +33,7 @@ type fakeHost struct {
 }
 
 func newFakeHost(t testing.TB, bufs int) *fakeHost {
-	h := &fakeHost{socks: make(map[netip.Addr][]int), members: make(map[int]*fakeGroup), owner: make([]int, bufs)}
+	h := &fakeHost{socks: make(map[netip.Addr][]int), users: make(map[netip.Addr]map[int]bool), members: make(map[int]*fakeGroup), owner: make([]int, bufs)}
 	for range bufs {
 		h.pool = append(h.pool, make([]byte, host.PoolBuf))
 	}
@@ -80,9 +82,11 @@ func (g *fakeGroup) Numbers() (bits, mask ib.QPN) {
 
 func (g *fakeGroup) Sockets(a netip.Addr, mk host.Make) (s host.Sockets, err error) {
 	h := g.h
+	h.making.Lock()
+	defer h.making.Unlock()
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	fds := h.socks[a]
+	h.mu.Unlock()
 	if fds == nil {
 		if mk == nil {
 			return s, unix.ENOENT
@@ -90,7 +94,15 @@ func (g *fakeGroup) Sockets(a netip.Addr, mk host.Make) (s host.Sockets, err err
 		if fds, err = mk(a); err != nil {
 			return s, err
 		}
+	}
+	if mk != nil {
+		h.mu.Lock()
 		h.socks[a] = fds
+		if h.users[a] == nil {
+			h.users[a] = make(map[int]bool)
+		}
+		h.users[a][g.slot] = true
+		h.mu.Unlock()
 	}
 	s.Own = -1
 	if len(fds) == slotCount {
@@ -103,8 +115,10 @@ func (g *fakeGroup) Sockets(a netip.Addr, mk host.Make) (s host.Sockets, err err
 func (g *fakeGroup) Drop(a netip.Addr) error {
 	g.h.mu.Lock()
 	defer g.h.mu.Unlock()
-	closeAll(g.h.socks[a])
-	delete(g.h.socks, a)
+	if delete(g.h.users[a], g.slot); len(g.h.users[a]) == 0 {
+		closeAll(g.h.socks[a])
+		delete(g.h.socks, a)
+	}
 	return nil
 }
 
@@ -191,6 +205,14 @@ func (g *fakeGroup) PoolPass(b, slot int) bool {
 	defer g.h.mu.Unlock()
 	g.h.owner[b] = slot
 	return true
+}
+
+func (g *fakeGroup) PoolTake(b, slot int) {
+	g.h.mu.Lock()
+	defer g.h.mu.Unlock()
+	if g.h.owner[b] == slot {
+		g.h.owner[b] = 0
+	}
 }
 
 func (g *fakeGroup) PoolMine(b int) bool {
@@ -517,7 +539,7 @@ func TestGarbageInMailbox(t *testing.T) {
 			m[i] = byte(rng.Uint32())
 		}
 		if len(m) >= recordLen && rng.IntN(4) > 0 {
-			m[0] = byte(rng.IntN(4))
+			m[0] = byte(1 + rng.IntN(4))
 			order.PutUint32(m[4:], uint32(rng.IntN(500)))
 			order.PutUint32(m[8:], uint32(rng.IntN(500)))
 			if rng.IntN(2) > 0 {
@@ -582,6 +604,23 @@ func TestSharedAddressDropped(t *testing.T) {
 	toQP(t, tx, flow(s.addr, s.addr, s.index[1]), 2<<slotShift|5, 0, nil)
 	s.ports[1].Send(tx)
 	s.receive(t, map[int]int{2: 1}, func(int, *pkt.Datagram, []byte) {})
+}
+
+// An address that one process has given up while another has not noticed that it was lost, as
+// when it returned at once, is the same for both.
+func TestSharedAddressDroppedByOne(t *testing.T) {
+	s := newShared(t, freeLoopback(t), 8, false, 1, 2)
+	s.ports[1].DropLocal(s.addr)
+	if i, err := s.ports[1].AddLocal(s.addr); err != nil || i != s.index[1] {
+		t.Fatalf("%d, %v", i, err)
+	}
+	s.settled(t, 1)
+	for from, to := range map[int]int{1: 2, 2: 1} {
+		tx := pkt.NewTx(pkt.TxCaps{MaxSegs: 1})
+		toQP(t, tx, flow(s.addr, s.addr, s.index[from]), ib.QPN(to)<<slotShift|5, 0, nil)
+		s.ports[from].Send(tx)
+		s.receive(t, map[int]int{to: 1}, func(int, *pkt.Datagram, []byte) {})
+	}
 }
 
 // A sleeper wakes for its own socket, its mailbox and, if it is the steward, slot 0.

@@ -64,6 +64,9 @@ func openSlots(addr netip.Addr, n int) (fds []int, err error) {
 		}
 		switch i {
 		case 0:
+			if n == 1 {
+				break // nobody is let in
+			}
 			if err := s.reusable(); err != nil {
 				return fds, err
 			}
