@@ -48,7 +48,9 @@ func (g *Group) burial(slot int) {
 		return // it was left in order meanwhile
 	}
 	g.d.store(at, slotWord(gen, slotDead))
+	g.step("bury:marked")
 	g.d.add(hdrDeaths, 1)
+	g.step("bury:counted")
 	g.d.add(hdrAddrs, 1) // it may have changed what is in use without having told
 	g.step("bury:dead")
 	if state == slotLive {

@@ -157,6 +157,13 @@ func (m *member) do(what string, args []string) (string, error) {
 			m.ports[args[0]] = p
 		}
 		return "", err
+	case "refused": // addr
+		_, err := m.g.ClaimPort(262, netip.MustParseAddrPort(args[0]), 0)
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return "", fmt.Errorf("not refused: %w", err)
+		}
+	case "mads":
+		m.g.ServeMADs(true)
 	case "listen":
 		return "", m.ports[args[0]].Listen(true)
 	case "release":

@@ -122,6 +122,7 @@ func (c *conns) add(r *driver.ConnRecord) (int, error) {
 	c.w.put(copyAt(i, 1), r)
 	c.step("conn:written")
 	atomic.StoreUint64(&c.w[i], 1)
+	c.step("conn:valid")
 	c.d.index(c.slot, c.gen, r)
 	c.step("conn:recorded")
 	return i, nil
@@ -136,8 +137,10 @@ func (c *conns) update(i int, old, r *driver.ConnRecord) {
 	c.w.put(copyAt(i, which), r)
 	c.step("conn:rewritten")
 	atomic.StoreUint64(&c.w[i], uint64(which))
+	c.step("conn:switched")
 	if old.RemoteID != r.RemoteID || old.Remote != r.Remote {
 		c.d.unindex(c.slot, c.gen, old)
+		c.step("conn:unindexed")
 		c.d.index(c.slot, c.gen, r)
 	}
 	c.step("conn:updated")
@@ -146,6 +149,7 @@ func (c *conns) update(i int, old, r *driver.ConnRecord) {
 // remove takes a record back.
 func (c *conns) remove(i int, r *driver.ConnRecord) {
 	atomic.StoreUint64(&c.w[i], 0)
+	c.step("conn:void")
 	c.d.unindex(c.slot, c.gen, r)
 	c.step("conn:removed")
 	c.mu.Lock()

@@ -149,6 +149,7 @@ func (g *Group) ServeMADs(on bool) {
 		flags = uint64(g.gen)<<32 | flagMADs
 	}
 	g.d.store(slotAt(g.slot, slotFlags), flags)
+	g.step("mads:set")
 }
 
 // SlotOf is the slot of a queue pair number; ok is false if nobody has it.

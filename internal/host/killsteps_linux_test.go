@@ -2,6 +2,9 @@ package host
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -11,10 +14,12 @@ import (
 // whole is what a member does in its life, all that others can see.
 var whole = []string{
 	"join",
+	"mads",
 	"sockets 127.0.0.1 128",
 	"sockets 127.0.0.2 1",
 	"claim p 262 127.0.0.1:7471 0",
 	"claim q 262 0.0.0.0:7472 1",
+	"refused 127.0.0.1:7471",
 	"listen q",
 	"listen p",
 	"claim r 262 127.0.0.1:7473 0",
@@ -160,7 +165,7 @@ func TestStewardKilledAtWork(t *testing.T) {
 			unit = append(unit, s)
 		}
 	}
-	if len(unit) < 7 {
+	if len(unit) != 10 {
 		t.Fatalf("steps %v", unit)
 	}
 	for _, step := range unit {
@@ -188,9 +193,40 @@ func TestStewardKilledAtWork(t *testing.T) {
 	}
 }
 
+// successor is the steps of becoming the steward.
+var successor = []string{"steward:begin", "steward:taken", "steward:told"}
+
+// Each step that there is, is one at which these tests end a process.
+func TestEveryStep(t *testing.T) {
+	name := private(t)
+	alone := steps(t, name, whole)
+	start(t, name+"-2", nil).do("join")
+	tested := slices.Concat(alone, steps(t, name+"-2", whole), successor)
+	files, err := filepath.Glob("*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		for _, m := range regexp.MustCompile(`\.step\("([^"]*)"\)`).FindAllStringSubmatch(string(b), -1) {
+			step := m[1]
+			// TestStewardKilledAtWork takes all of these that happen.
+			if !slices.Contains(tested, step) && !strings.HasPrefix(step, "bury:") && !strings.HasPrefix(step, "answer:") {
+				t.Errorf("%s: nothing dies at %q", name, step)
+			}
+		}
+	}
+}
+
 // A member dies at each step of becoming the steward.
 func TestSuccessorKilled(t *testing.T) {
-	for _, step := range []string{"steward:begin", "steward:taken", "steward:told"} {
+	for _, step := range successor {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
 			name := private(t)

@@ -63,6 +63,7 @@ func (g *Group) Send(slot int, msg []byte) error {
 		switch {
 		case err == nil:
 			g.counts.sent.Add(1)
+			g.step("mail:sent")
 			return nil
 		case errors.Is(err, unix.EINTR):
 			continue
