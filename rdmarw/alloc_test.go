@@ -16,9 +16,6 @@ func TestReusedContextsAllocateNothing(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	for _, s := range strategies() {
-		if s.limits.ContigMapping {
-			continue // each mapping is an object of the device
-		}
 		for d, dir := range directions {
 			t.Run(fmt.Sprintf("%s/%v", s.name, dir), func(t *testing.T) {
 				r, q, _ := s.rig(t, setup{})
