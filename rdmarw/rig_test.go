@@ -53,7 +53,9 @@ type node struct {
 	lost []verbs.WC // completions that belonged to no CQE
 	addr netip.Addr
 	shut bool
-	rest []func() error // to be called before the device is closed, last first
+	// report tells the device what its interface is now.
+	report func(soft.Netdev)
+	rest   []func() error // to be called before the device is closed, last first
 }
 
 func newRig(t testing.TB, s setup) *rig {
@@ -76,6 +78,7 @@ func (r *rig) node(name, addr string, small bool, l soft.Limits, f *faults) *nod
 	var err error
 	n.soft, err = soft.NewDevice(soft.Config{
 		Name: name, LinkMTU: mtu, Port: n.port, Clock: r.net.Now, Seed: 1, Manual: true, Limits: l, Addrs: []netip.Addr{n.addr},
+		Watch: func(report func(soft.Netdev)) (func(), error) { n.report = report; return func() {}, nil },
 	})
 	if err != nil {
 		r.t.Fatal(err)
