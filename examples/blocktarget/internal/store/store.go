@@ -54,6 +54,9 @@ func NewMemory(size int64, blockSize int, protect bool) (*Store, error) {
 // size; size 0: as it is. The tuples are in path.pi; blocks that have none there are not
 // checked until they are written. EINVAL: bad sizes.
 func Open(path string, size int64, blockSize int, protect bool) (s *Store, err error) {
+	if err := checkBlock(blockSize); err != nil { // before a file is made
+		return nil, err
+	}
 	flags := os.O_RDWR
 	if size > 0 {
 		flags |= os.O_CREATE
@@ -114,10 +117,18 @@ func openTuples(path string, size int64) (*os.File, error) {
 	return f, nil
 }
 
+func checkBlock(n int) error {
+	if n < 512 || n > 4096 || n&(n-1) != 0 {
+		return fmt.Errorf("block size %d, want 512, 1024, 2048 or 4096: %w", n, syscall.EINVAL)
+	}
+	return nil
+}
+
 func check(size int64, blockSize int) error {
+	if err := checkBlock(blockSize); err != nil {
+		return err
+	}
 	switch {
-	case blockSize < 512 || blockSize > 4096 || blockSize&(blockSize-1) != 0:
-		return fmt.Errorf("block size %d, want 512, 1024, 2048 or 4096: %w", blockSize, syscall.EINVAL)
 	case size <= 0 || size%int64(blockSize) != 0:
 		return fmt.Errorf("%d bytes, want a multiple of the block size %d: %w", size, blockSize, syscall.EINVAL)
 	}

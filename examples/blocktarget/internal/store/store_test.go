@@ -107,12 +107,17 @@ func TestRefusals(t *testing.T) {
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	full := filepath.Join(dir, "full")
+	if err := os.WriteFile(full, make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	open := func(path string, size int64, bs int) error { _, err := Open(path, size, bs, false); return err }
 	memory := func(size int64, bs int) error { _, err := NewMemory(size, bs, false); return err }
 	for what, err := range map[string]error{
 		"block size": memory(4096, 1000), "small blocks": memory(4096, 256), "large blocks": memory(1<<20, 8192),
 		"half a block": memory(1000, 512), "nothing": memory(0, 512), "less": memory(-512, 512),
 		"empty file": open(empty, 0, 512), "directory": open(dir, 0, 512), "odd size": open(filepath.Join(dir, "x"), 1000, 512),
+		"no blocks": open(full, 0, 0), "blocks below 0": open(full, 0, -512),
 	} {
 		if !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.EISDIR) {
 			t.Errorf("%s: %v", what, err)
