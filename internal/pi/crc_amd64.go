@@ -20,6 +20,8 @@ func fold(wide bool, crc uint16, b []byte) uint16
 // of them times floor(x^80/P), and of this the upper 64 bits, is the quotient by P:
 // without carries this is exact. Minus quotient times P, the remainder is left.
 // floor(x^80/P) has 65 bits; the highest is 1 and not in the table.
+//
+//lint:ignore U1000 the assembly reads it
 var foldKeys = [...]uint64{
 	0x6123, 0x2295, // d = 1024: R(d), R(d+64)
 	0xd9dd, 0xbd4a, // d = 896
