@@ -25,28 +25,32 @@ func (p *Port) DropLocal(addr netip.Addr) {
 	}
 	defer p.leave()
 	for _, s := range *p.socks.Load() {
-		if s.addr != addr || s.dropped {
-			continue
+		if s.addr == addr && !s.dropped {
+			p.drop(s)
 		}
-		none, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-		if err != nil {
-			return // out of descriptors: the socket stays
-		}
-		if s.control != nil {
-			p.unwatch(s.control)
-			p.forsake(s)
-			_ = unix.Close(s.control.fd)
-			s.control = nil
-		}
-		p.groups.mu.Lock()
-		lost := s.drops()
-		if s.replace(none) == nil {
-			s.dropped = true
-			p.groups.overflowed += lost // who counts next does not see the socket
-		}
-		p.groups.mu.Unlock()
-		p.wait.kick() // a Wait that is running holds the old socket
 	}
+}
+
+// drop takes a socket away. The caller holds Port.mu.
+func (p *Port) drop(s *socket) {
+	none, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return // out of descriptors: the socket stays
+	}
+	if s.control != nil {
+		p.unwatch(s.control)
+		_ = p.share.group.Drop(s.addr.WithZone("")) // the last who does makes the group forget it
+		_ = unix.Close(s.control.fd)
+		s.control = nil
+	}
+	p.groups.mu.Lock()
+	lost := s.drops()
+	if s.replace(none) == nil {
+		s.dropped = true
+		p.groups.overflowed += lost // who counts next does not see the socket
+	}
+	p.groups.mu.Unlock()
+	p.wait.kick() // a Wait that is running holds the old socket
 }
 
 // reopen makes the socket anew, behind the same descriptor. The caller holds
