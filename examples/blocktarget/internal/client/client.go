@@ -57,7 +57,8 @@ type slot struct {
 	resp proto.Response
 	bind verbs.BindInfo
 	wrs  []verbs.SendWR
-	left int // completions to come: the request's and the response
+	left int  // completions to come: the request's and the response
+	told bool // the response has come
 	at   int64
 	n    int // bytes that count; the rest fills the block
 }
@@ -244,7 +245,7 @@ func (c *Client) Close() error {
 // size; what is missing of the last block is zero. done, if not nil, is called with the
 // number of bytes that have arrived. The errors are those of r; *proto.StatusError of the
 // target, which match proto.ErrProtection if a block was wrong; and those of the
-// connection.
+// connection and of ctx, after which the client can only be closed.
 func (c *Client) Write(ctx context.Context, r io.ReaderAt, size, offset int64, done func(int)) error {
 	return c.copy(ctx, proto.OpWrite, size, offset, done, func(s *slot) error {
 		b := s.buf.Bytes()[:s.req.Length]
@@ -364,6 +365,7 @@ func (c *Client) post(s *slot) error {
 		return c.lost
 	}
 	s.wrs = s.wrs[:0]
+	inv := s.inv
 	if s.sig != nil && s.req.Op != proto.OpFlush {
 		if err := s.sig.SetSigAttrs(c.attrs(&s.req)); err != nil {
 			return err
@@ -387,19 +389,21 @@ func (c *Client) post(s *slot) error {
 	s.wrs = append(s.wrs, verbs.SendWR{
 		Opcode: ib.WRSend, Flags: ib.SendSignaled | ib.SendInline, InlineData: s.msg[:], WRID: uint64(s.i),
 	})
-	s.left = 2
+	s.left, s.told = 2, false
 	if err := c.id.QP().PostSendAll(s.wrs); err != nil {
-		s.left, s.inv = 0, false
+		s.left, s.inv = 0, inv
 		return err
 	}
 	return nil
 }
 
-// poll waits for completions and tells which requests have ended.
+// poll waits for completions and tells which requests have ended. A failure is for good:
+// what is under way then has memory and would be taken for what comes later.
 func (c *Client) poll(ctx context.Context) (ended []*slot, err error) {
 	if c.lost != nil {
 		return nil, c.lost
 	}
+	defer func() { c.lost = err }()
 	for len(ended) == 0 {
 		n, err := c.cq.Poll(c.wcs)
 		if err != nil {
@@ -408,7 +412,6 @@ func (c *Client) poll(ctx context.Context) (ended []*slot, err error) {
 		for i := range c.wcs[:n] {
 			s, err := c.completed(&c.wcs[i])
 			if err != nil {
-				c.lost = err
 				return nil, err
 			}
 			if s.left--; s.left == 0 {
@@ -441,11 +444,14 @@ func (c *Client) completed(wc *verbs.WC) (*slot, error) {
 	if err := resp.Parse(b[:min(int(wc.ByteLen), len(b))]); err != nil {
 		return nil, err
 	}
-	if int(resp.Tag) >= len(c.slots) || c.slots[resp.Tag].left == 0 {
+	if uint64(resp.Tag) >= uint64(len(c.slots)) || c.slots[resp.Tag].left == 0 || c.slots[resp.Tag].told {
 		return nil, fmt.Errorf("the target answers a request that there is not, %d: %w", resp.Tag, syscall.EPROTO)
 	}
 	s := c.slots[resp.Tag]
-	s.resp = resp
+	if resp.Status == proto.StatusOK && resp.Length != s.req.Length {
+		return nil, fmt.Errorf("the target has moved %d bytes of %d: %w", resp.Length, s.req.Length, syscall.EPROTO)
+	}
+	s.resp, s.told = resp, true
 	return s, c.id.QP().PostRecvOne(&c.recvs[i])
 }
 
