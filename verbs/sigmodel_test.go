@@ -124,16 +124,3 @@ func mix(blocks [][]byte, tuples []tuple) (b []byte) {
 	}
 	return b
 }
-
-// unmix takes them apart.
-func unmix(b []byte, interval int, mixed bool) (blocks [][]byte, tuples []tuple) {
-	for len(b) > 0 {
-		blocks = append(blocks, b[:interval])
-		b = b[interval:]
-		if mixed {
-			tuples = append(tuples, tuple(b))
-			b = b[8:]
-		}
-	}
-	return blocks, tuples
-}
