@@ -232,6 +232,33 @@ func (m *member) do(what string, args []string) (string, error) {
 	case "hold": // uid, interface
 		_, err := bindName(strings.TrimSuffix(m.as(args[0]).name, "1") + args[1])
 		return "", err
+	case "squat-slots": // group
+		for slot := 2; slot < Slots; slot++ {
+			if _, err := selfSocket(args[0] + "/" + strconv.Itoa(slot)); err != nil {
+				return "", err
+			}
+		}
+	case "cycle": // n: a life of a device, n times
+		n := func() int {
+			list, _ := os.ReadDir("/proc/self/fd")
+			return len(list)
+		}
+		before := n()
+		for i := range arg(0) {
+			g, err := Join(context.Background(), m.cfg)
+			if err != nil {
+				return "", fmt.Errorf("life %d: %w", i, err)
+			}
+			s, err := g.Sockets(lo4, makeSockets(Slots))
+			if err != nil {
+				return "", fmt.Errorf("life %d: %w", i, err)
+			}
+			closeFDs([]int{s.Own, s.Control})
+			if err := g.Close(); err != nil {
+				return "", err
+			}
+		}
+		return fmt.Sprint(n() - before), nil
 	case "ask":
 		return "", m.as(args[0]).ask(context.Background())
 	case "knock":
@@ -262,6 +289,8 @@ func (m *member) do(what string, args []string) (string, error) {
 		}
 	case "limits":
 		return m.limits(arg(0), arg(1))
+	case "filesize":
+		return "", unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: uint64(arg(0)), Max: uint64(arg(0))})
 	case "limit":
 		return "", unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(arg(0)), Max: uint64(arg(0))})
 	default:

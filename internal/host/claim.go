@@ -116,6 +116,8 @@ type claims struct {
 	// gone asks the system whether the owner of a slot is dead although the directory
 	// does not say so yet.
 	gone func(slot int) bool
+	// pid tells the process that has a slot, as it is called here; 0: it cannot be told.
+	pid func(slot int) int
 
 	mu   sync.Mutex
 	seq  uint32
@@ -287,8 +289,7 @@ func (c *claims) check(k portKey, mine, except int, unused bool, at netip.AddrPo
 				break // not buried yet, or since we looked
 			}
 			if claimState(w) != claimTentative {
-				pid := int(int32(c.d.load(slotAt(slot, slotPID))))
-				return &portError{at, wild, slot, pid, slot == c.slot}
+				return &portError{at, wild, slot, c.pid(slot), slot == c.slot}
 			}
 			e := claimsAt + i*claimWords
 			if mine < i {

@@ -31,7 +31,7 @@ func (t *table) member(slot int) *claims {
 	t.d.store(slotAt(slot, slotState), slotWord(t.gens[slot], slotLive))
 	t.d.store(slotAt(slot, slotFlags), uint64(t.gens[slot])<<32|flagMADs)
 	return &claims{
-		d: t.d, slot: slot, gen: t.gens[slot], step: func(string) {}, gone: func(slot int) bool { return t.dead[slot] },
+		d: t.d, slot: slot, gen: t.gens[slot], step: func(string) {}, gone: func(slot int) bool { return t.dead[slot] }, pid: func(int) int { return 0 },
 		held: map[portKey]*claim{},
 	}
 }

@@ -11,7 +11,8 @@ var (
 	// ErrClosed: the group was left. It matches net.ErrClosed.
 	ErrClosed = &reason{"host: the group was left", net.ErrClosed}
 	// ErrFull: all slots are taken, EUSERS.
-	ErrFull = &reason{"host: 127 members share the interface already", syscall.EUSERS}
+	ErrFull = &reason{"host: 127 open devices share the interface's addresses already, which is the most: close one, " +
+		"or give this one an address that none of them uses, on its own", syscall.EUSERS}
 	// ErrForeign: another user, or another user namespace, EPERM.
 	ErrForeign = &reason{"host: the interface's addresses are shared by processes of another user or user namespace", syscall.EPERM}
 	// ErrVersion: another version of this library, whose layout is another one, EPROTO.
@@ -20,6 +21,8 @@ var (
 	ErrSilent = &reason{"host: the processes that share the interface's addresses do not answer; they may be stopped", syscall.ETIMEDOUT}
 	// ErrDescriptors: too few descriptors may be open (RLIMIT_NOFILE), EMFILE.
 	ErrDescriptors = &reason{"host: too few file descriptors may be open, see RLIMIT_NOFILE", syscall.EMFILE}
+	// ErrFileSize: files may not be as large as the directory, which takes no room for that, EFBIG.
+	ErrFileSize = &reason{"host: files may not be large enough for what processes share, see RLIMIT_FSIZE (ulimit -f)", syscall.EFBIG}
 	// ErrAddrs: MaxAddrs addresses are in use already, ENOSPC.
 	ErrAddrs = &reason{"host: 32 addresses of the interface are in use already", syscall.ENOSPC}
 	// ErrGarbage: what the others gave is no group, EPROTO.

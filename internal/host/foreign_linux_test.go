@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -188,4 +190,86 @@ func (m *member) as(uid string) *Group {
 	g := &Group{cfg: m.cfg, me: me, name: "verbena" + m.cfg.Private + "." + uid + ".1"}
 	g.cfg.setDefaults()
 	return g
+}
+
+// Another user who takes the names of all slots keeps us out, and is named.
+func TestSlotNamesTakenByOtherUser(t *testing.T) {
+	needRoot(t)
+	name := private(t)
+	g := mustJoin(t, Config{IfIndex: 1, Private: name})
+	p := start(t, name, asUser(stranger))
+	p.do("squat-slots %s", g.groupName(g.id))
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	_, err := Join(ctx, Config{IfIndex: 1, Private: name})
+	if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), "user 12345") {
+		t.Errorf("%v", err)
+	}
+	if _, err := g.ClaimPort(262, netip.MustParseAddrPort("127.0.0.1:7471"), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// A device that comes and goes a thousand times, in the group's only process and beside another one, leaves no descriptor
+// behind, also none in flight: an ordinary user may have only few of these.
+func TestThousandLives(t *testing.T) {
+	needRoot(t)
+	n := 1000
+	if testing.Short() {
+		n = 50
+	}
+	name := private(t)
+	p := start(t, name, asUser(stranger+2))
+	p.do("limit 500")
+	p.do("cycle 1") // what the runtime needs
+	if left := p.do("cycle %d", n); left != "0" {
+		t.Errorf("alone: %s descriptors", left)
+	}
+	q := start(t, name, asUser(stranger+2))
+	q.do("limit 500")
+	q.do("join")
+	if left := p.do("cycle %d", n); left != "0" {
+		t.Errorf("beside another one: %s descriptors", left)
+	}
+	eventually(t, "nobody but one is there", func() bool { return q.do("members") == "1" })
+}
+
+// Processes in several PID namespaces, which share the network: they are told apart, and
+// those that die are noticed. What a process is called is only told where it has a name.
+func TestOtherPIDNamespace(t *testing.T) {
+	needRoot(t)
+	name := private(t)
+	own := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	a, p, q := start(t, name, nil), start(t, name, own), start(t, name, own)
+	for _, x := range []*process{a, p, q} {
+		x.do("join")
+	}
+	p.do("claim p 262 127.0.0.1:7471 0")
+	p.do("record x 7")
+	q.fails(errors.New("127.0.0.1:7471: "+unix.EADDRINUSE.Error()), "claim p 262 127.0.0.1:7471 0")
+	if line, _ := q.try("claim p 262 127.0.0.1:7471 0"); strings.Contains(line, "process") {
+		t.Errorf("%q, which has no name here", line)
+	}
+	a.fails(fmt.Errorf("by process %d", p.cmd.Process.Pid), "claim p 262 127.0.0.1:7471 0")
+	p.signal(syscall.SIGSTOP)
+	q.fails(unix.EADDRINUSE, "claim p 262 127.0.0.1:7471 0")
+	p.signal(syscall.SIGKILL)
+	eventually(t, "it is buried", func() bool { return a.has("death 2 [7]") })
+	q.do("claim p 262 127.0.0.1:7471 0")
+	a.signal(syscall.SIGKILL)
+	eventually(t, "the one that is left buries", func() bool { return q.has("death 1 []") && q.do("members") == "3" })
+}
+
+// Files may not be large: an error that says so, no signal.
+func TestSmallFiles(t *testing.T) {
+	name := private(t)
+	p, q := start(t, name, nil), start(t, name, nil)
+	p.do("filesize 1000000")
+	p.fails(ErrFileSize, "join")
+	q.do("join")
+	p.do("join") // what is there can be used
+	p.do("sockets 127.0.0.1 128")
+	p.do("record x 7")
+	p.do("pass")
+	p.do("close")
 }

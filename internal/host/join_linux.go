@@ -164,6 +164,9 @@ func (g *Group) found() (err error) {
 		return err
 	}
 	fds = append(fds, dir)
+	if limited(dirBytes) {
+		return ErrFileSize // asking for it would be a signal
+	}
 	if err := unix.Ftruncate(dir, dirBytes); err != nil {
 		return err
 	}
@@ -293,10 +296,30 @@ func (g *Group) claimSlot(ctx context.Context) error {
 		// The rest are being taken, or their owners' connections are being ended.
 		select {
 		case <-ctx.Done():
+			if context.Cause(ctx) == context.Canceled {
+				return ctx.Err()
+			}
+			if uid, ok := g.slotSquatter(); ok {
+				return fmt.Errorf("%w: user %d has names of the group %q", ErrForeign, uid, "@"+g.name)
+			}
 			return ErrFull
 		case <-time.After(joinPause):
 		}
 	}
+}
+
+// slotSquatter looks for another user who keeps us from a slot that nobody has.
+func (g *Group) slotSquatter() (uid uint32, ok bool) {
+	for slot := 1; slot < Slots; slot++ {
+		if _, live := g.d.live(slot); live {
+			continue
+		}
+		if uid, ok := holder(g.slotName(slot)); ok && uid != g.me.uid {
+			return uid, true
+		}
+		break // it asks for all sockets: once
+	}
+	return 0, false
 }
 
 // trySlot takes a slot if it is free.
@@ -345,7 +368,7 @@ func (g *Group) trySlot(slot int) (bool, error) {
 	g.d.store(slotAt(slot, slotFlags), 0)
 	g.d.store(slotAt(slot, slotAddrs), 0)
 	g.slot, g.gen, g.self = slot, gen, owner(slot, gen)
-	g.claims = claims{d: g.d, slot: slot, gen: gen, step: g.step, gone: g.dead, held: map[portKey]*claim{}}
+	g.claims = claims{d: g.d, slot: slot, gen: gen, step: g.step, gone: g.dead, pid: g.pidOf, held: map[portKey]*claim{}}
 	g.conns = conns{d: g.d, w: words(g.records), slot: slot, gen: gen, step: g.step}
 	g.pool.d, g.pool.self, g.pool.step = g.d, g.self, g.step
 	g.pool.swept.Store(g.d.load(hdrDeaths))
@@ -370,4 +393,18 @@ func (g *Group) dead(slot int) bool {
 		closeFD(fd)
 	}
 	return errors.Is(err, unix.ECONNREFUSED)
+}
+
+// pidOf asks the kernel, which knows what the process is called in this PID namespace.
+func (g *Group) pidOf(slot int) int {
+	fd, err := dial(g.slotName(slot))
+	if err != nil {
+		return 0
+	}
+	defer closeFD(fd)
+	cred, err := peer(fd)
+	if err != nil {
+		return 0
+	}
+	return int(cred.Pid)
 }

@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ import (
 // with it, at once, whether it was running or stopped. Nothing is said over it.
 type loop struct {
 	epoll, event int
+	file         *os.File      // of epoll; nil: the runtime does not wait for it
 	spare        int           // a descriptor for when the process has no other left; -1: none
 	starved      bool          // a connection could not be taken
 	quit         chan struct{} // closed by Close
@@ -73,6 +75,7 @@ func (l *loop) open(g *Group) (err error) {
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return err
 	}
+	l.pollable()
 	if l.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return err
 	}
@@ -171,7 +174,12 @@ func (l *loop) close() {
 	clear(l.visitors)
 	closeFD(l.spare)
 	closeFD(l.event)
-	closeFD(l.epoll)
+	if l.file != nil {
+		_ = l.file.Close()
+	} else {
+		closeFD(l.epoll)
+	}
+	l.file = nil
 	l.event, l.epoll, l.spare = -1, -1, -1
 }
 
@@ -184,7 +192,7 @@ func (l *loop) run(g *Group) {
 			l.starved = false
 			time.Sleep(starvedPause)
 		}
-		n, err := unix.EpollWait(l.epoll, events[:], wait)
+		n, err := l.wait(events[:], wait)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return // nobody but us closes it
 		}

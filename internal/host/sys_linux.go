@@ -167,6 +167,12 @@ func tooFew(err error) error {
 	return err
 }
 
+// limited reports whether a file must not have n bytes.
+func limited(n uint64) bool {
+	var r unix.Rlimit
+	return unix.Getrlimit(unix.RLIMIT_FSIZE, &r) == nil && r.Cur < n
+}
+
 // identity is who this process is.
 type identity struct {
 	uid    uint32
