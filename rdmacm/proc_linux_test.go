@@ -273,3 +273,70 @@ func TestProcessOfAnotherHostKilled(t *testing.T) {
 		s.event(l+".3", "DISCONNECTED")
 	})
 }
+
+// A request that is accepted when its client has died ends at once: whoever gets the answer
+// says that nobody knows of it.
+func TestClientProcessKilledBeforeAccept(t *testing.T) {
+	n := newNetwork(t)
+	a := loopAddr()
+	dev := fmt.Sprintf("lo=%v", a)
+	s, c := n.spawn(t, dev), n.spawn(t, dev)
+	l, at := s.listen("tcp", netip.AddrPortFrom(a, 0).String())
+	s.do("hold %s", l)
+	c.do("resolve %s %v", c.id("tcp"), at)
+	s.event(l+".1", "CONNECT_REQUEST")
+	c.kill()
+	s.do("accept %s.1", l)
+	if e := s.event(l+".1", ""); !strings.HasPrefix(e, "REJECTED 6 ") {
+		t.Errorf("%s", e)
+	}
+	s.end()
+}
+
+// Who connects to a host without any process goes on trying, connects meanwhile to others, and
+// can give up; a server that is started later is found.
+func TestCase95_NoProcessThere(t *testing.T) {
+	a, b := newNetwork(t), newNetwork(t)
+	a.need(t)
+	link(t, a, b)
+	a.address(t, "eth0", "192.0.2.1/24")
+	b.address(t, "eth0", "192.0.2.2/24")
+	s, c := a.spawn(t, "all"), a.spawn(t, "all")
+	there := netip.MustParseAddrPort("192.0.2.2:4000")
+	late, never := c.id("tcp"), c.id("tcp")
+	c.do("resolve %s %v", late, there)
+	c.do("resolve %s 192.0.2.77:4000", never) // nobody has the address
+	l, at := s.listen("tcp", "192.0.2.1:4000")
+	cn := c.connect(at)
+	s.event(l+".1", "ESTABLISHED")
+	talkOver(c, cn, s, l+".1")
+	r := b.spawn(t, "all")
+	rl, _ := r.listen("tcp", there.String())
+	if e := c.event(late, ""); !strings.HasPrefix(e, "ESTABLISHED 0") {
+		t.Fatalf("%s", e)
+	}
+	r.event(rl+".1", "ESTABLISHED")
+	talkOver(c, late, r, rl+".1")
+	c.do("destroy %s", never)
+	for _, p := range []*process{c, s, r} {
+		p.end()
+	}
+}
+
+// All of it where the kernel does not steer: one process receives for the others.
+func TestUnsteered(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		f    func(*testing.T)
+	}{
+		{"Case97", TestCase97_TwoProcesses},
+		{"Case98", TestCase98_PortsOfProcesses},
+		{"Case91", TestCase91_BacklogOfProcesses},
+		{"Case93", TestCase93_ClientProcessKilled},
+		{"server killed", TestServerProcessKilled},
+		{"on another host", TestProcessOfAnotherHostKilled},
+		{"before accept", TestClientProcessKilledBeforeAccept},
+	} {
+		t.Run(c.name, c.f)
+	}
+}

@@ -22,6 +22,9 @@ import (
 // peerEnv makes the test binary a program that does what its standard input says.
 const peerEnv = "VERBENA_RDMACM_PEER"
 
+// unsteeredEnv has it do without the kernel's steering.
+const unsteeredEnv = "VERBENA_RDMACM_UNSTEERED"
+
 func TestMain(m *testing.M) {
 	if what := os.Getenv(peerEnv); what != "" {
 		os.Exit(peerMain(what))
@@ -45,14 +48,12 @@ type peerProgram struct {
 }
 
 type peerID struct {
-	name  string
-	id    *rdmacm.ID
-	buf   []byte
-	mr    *verbs.MR
-	cm    *rdmacm.ConnParam
-	made  int // requests to a listener
-	hold  bool
-	ready chan struct{} // closed when the event loop has no more to do with it
+	name string
+	id   *rdmacm.ID
+	buf  []byte
+	mr   *verbs.MR
+	made int  // requests to a listener
+	hold bool // a listener whose requests are accepted by a call
 }
 
 const (
@@ -75,6 +76,9 @@ func peerMain(what string) int {
 			list = append(list, netip.MustParseAddr(a))
 		}
 		opts = append(opts, soft.WithAddrs(name, list...))
+	}
+	if os.Getenv(unsteeredEnv) != "" {
+		opts = append(opts, soft.WithoutSteering())
 	}
 	p := &peerProgram{ctx: ctx, byName: map[string]*peerID{}, names: map[*rdmacm.ID]*peerID{}}
 	p.m = rdmacm.NewManager(rdmacm.WithProviders(soft.NewProvider(opts...)))
@@ -161,7 +165,7 @@ func (p *peerProgram) add(name string, id *rdmacm.ID) *peerID {
 }
 
 // call does a call: id NAME SPACE, bind NAME ADDR:PORT [reuse] [only], listen NAME BACKLOG,
-// serve NAME ADDR:PORT, flood NAME ADDR:PORT COUNT WORKERS keep|drop, resolve NAME ADDR:PORT [SRC:PORT], send NAME TEXT, state NAME, disconnect NAME, destroy NAME.
+// hold NAME, accept NAME, serve NAME ADDR:PORT, flood NAME ADDR:PORT COUNT WORKERS keep|drop, resolve NAME ADDR:PORT [SRC:PORT], send NAME TEXT, state NAME, disconnect NAME, destroy NAME.
 func (p *peerProgram) call(f []string) (string, error) {
 	if f[0] == "id" {
 		ps := map[string]rdmacm.PortSpace{"tcp": rdmacm.PSTCP, "udp": rdmacm.PSUDP, "ib": rdmacm.PSIB}[f[2]]
@@ -201,6 +205,16 @@ func (p *peerProgram) call(f []string) (string, error) {
 	case "listen":
 		backlog, _ := strconv.Atoi(f[2])
 		return "ok", id.Listen(backlog)
+	case "hold":
+		p.mu.Lock()
+		n.hold = true
+		p.mu.Unlock()
+		return "ok", nil
+	case "accept":
+		if err := p.setup(n); err != nil {
+			return "", err
+		}
+		return "ok", id.Accept(p.ctx, peerParams())
 	case "resolve":
 		var src netip.AddrPort
 		if len(f) > 3 {
@@ -291,9 +305,11 @@ func (p *peerProgram) events(ctx context.Context) {
 		id := e.ID
 		p.mu.Lock()
 		n := p.names[id]
+		hold := false
 		if e.Type == rdmacm.EventConnectRequest {
 			if l := p.names[e.ListenID]; l != nil {
 				l.made++
+				hold = l.hold
 				name := fmt.Sprintf("%s.%d", l.name, l.made)
 				p.mu.Unlock()
 				n = p.add(name, id)
@@ -305,7 +321,7 @@ func (p *peerProgram) events(ctx context.Context) {
 		if n == nil {
 			continue
 		}
-		if err == nil {
+		if err == nil && !hold {
 			err = p.event(n, t)
 		}
 		if t == rdmacm.EventAddrResolved || t == rdmacm.EventRouteResolved {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,12 +26,16 @@ import (
 type network struct {
 	calls chan func()
 	own   bool
+	env   []string // of processes
 }
 
 // newNetwork makes a network with a loopback interface that is up.
 func newNetwork(t testing.TB) *network {
 	t.Helper()
 	n := &network{calls: make(chan func())}
+	if strings.Contains(t.Name(), "Unsteered") {
+		n.env = []string{unsteeredEnv + "=1"}
+	}
 	up := make(chan error)
 	go n.serve(up)
 	if err := <-up; err != nil {
@@ -162,7 +167,7 @@ func (n *network) launch(t testing.TB, addrs string, env ...string) *process {
 	t.Helper()
 	p := &process{t: t, done: make(chan struct{}), more: make(chan struct{}, 1)}
 	p.cmd = exec.Command(cmOK(os.Executable())(t))
-	p.cmd.Env = append(append(os.Environ(), peerEnv+"="+addrs), env...)
+	p.cmd.Env = slices.Concat(os.Environ(), []string{peerEnv + "=" + addrs}, n.env, env)
 	p.cmd.Stderr = os.Stderr
 	p.in = cmOK(p.cmd.StdinPipe())(t)
 	out := cmOK(p.cmd.StdoutPipe())(t)
