@@ -103,7 +103,11 @@ func (c *serveConfig) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	err = t.Serve(cmd.Context(), netip.AddrPortFrom(addr, uint16(c.port)), func(at netip.AddrPort) {
-		fmt.Fprintf(out, "serving %s on %s; blocktarget copy %s FILE copies a file in and out; Ctrl-C ends\n", c.what(s), at, at.Addr())
+		to := at.Addr().String()
+		if at.Addr().IsUnspecified() {
+			to = "127.0.0.1" // or any other one of this host
+		}
+		fmt.Fprintf(out, "serving %s on %s; blocktarget copy %s FILE copies a file in and out; Ctrl-C ends\n", c.what(s), at, to)
 	})
 	if err == nil {
 		tell(out, t.Stats())

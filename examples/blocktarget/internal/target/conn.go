@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/verbena-rdma/verbena/examples/blocktarget/internal/proto"
@@ -124,10 +125,28 @@ func (c *conn) tune() {
 	_ = c.qp.QP().Modify(&attr, ib.QPAttrState|ib.QPAttrMinRNRTimer) // it may be over already
 }
 
+// goneWait is how often completions of a device that is gone are looked for.
+const goneWait = 10 * time.Millisecond
+
 // run handles the client's completions until the last, then gives everything back.
 func (c *conn) run() {
 	defer c.t.ended.Done()
-	_ = c.cq.Run(c.done)
+	for c.done.Err() == nil {
+		err := c.cq.Run(c.done)
+		if c.done.Err() != nil {
+			break
+		}
+		if !errors.Is(err, syscall.EIO) {
+			c.shut("its completions are lost", err)
+			break
+		}
+		// Nobody can wait for completions of a device that is gone, but what is at the
+		// file then still has memory and may post.
+		select {
+		case <-c.done.Done():
+		case <-time.After(goneWait):
+		}
+	}
 	if err := c.dismantle(); err != nil {
 		c.t.cfg.Logger.Error("ending a connection", "client", c.peer, "err", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/verbena-rdma/verbena/examples/blocktarget/internal/proto"
 	"github.com/verbena-rdma/verbena/examples/blocktarget/internal/store"
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/port/udp"
 	"github.com/verbena-rdma/verbena/provider/soft"
 	"github.com/verbena-rdma/verbena/rdmacm"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -50,10 +51,34 @@ func newHost(t testing.TB, limits soft.Limits) *host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.dev = d.(*soft.Device)
+	return h.open(d.(*soft.Device))
+}
+
+// newMortalHost is a host whose interface can be removed.
+func newMortalHost(t testing.TB) (h *host, remove func()) {
+	t.Helper()
+	h = &host{t: t}
+	h.addr, h.free = freeAddr()
+	p, err := udp.Open(udp.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var report func(soft.Netdev)
+	d, err := soft.NewDevice(soft.Config{
+		Name: "soft_mortal", NetDev: "lo", Port: p, Addrs: []netip.Addr{h.addr},
+		Watch: func(r func(soft.Netdev)) (func(), error) { report = r; return func() {}, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h.open(d), func() { report(soft.Netdev{Gone: true}) }
+}
+
+func (h *host) open(d *soft.Device) *host {
+	h.dev = d
 	h.ctx = verbs.NewContext(d)
 	h.m = rdmacm.NewManager(rdmacm.WithContexts(h.ctx))
-	t.Cleanup(h.close)
+	h.t.Cleanup(h.close)
 	return h
 }
 
@@ -91,7 +116,12 @@ type rig struct {
 
 func newRig(t testing.TB, s *store.Store, cfg Config, limits soft.Limits) *rig {
 	t.Helper()
-	r := &rig{t: t, store: s, tgtHost: newHost(t, limits), done: make(chan error, 1)}
+	return newRigOn(t, s, cfg, newHost(t, limits))
+}
+
+func newRigOn(t testing.TB, s *store.Store, cfg Config, h *host) *rig {
+	t.Helper()
+	r := &rig{t: t, store: s, tgtHost: h, done: make(chan error, 1)}
 	r.cliHost = newHost(t, soft.Limits{})
 	cfg.Store = s
 	var err error

@@ -40,6 +40,8 @@ type Config struct {
 	// ForceMR has all data moved by registered memory.
 	ForceMR bool
 	Logger  *slog.Logger // nil: none
+
+	atFile func() // tests: called before an operation at a file; nil: nothing is
 }
 
 // Limits of a Config.
@@ -175,6 +177,9 @@ func (t *Target) Serve(ctx context.Context, addr netip.AddrPort, ready func(neti
 	for range fileWorkers {
 		go func() {
 			for o := range t.work {
+				if f := t.cfg.atFile; f != nil {
+					f()
+				}
 				o.store()
 			}
 		}()
