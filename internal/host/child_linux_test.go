@@ -138,6 +138,12 @@ func (m *member) do(what string, args []string) (string, error) {
 			list = append(list, strconv.Itoa(x.Slot))
 		}
 		return strings.Join(list, " "), nil
+	case "pids":
+		var list []string
+		for _, x := range m.g.Members() {
+			list = append(list, strconv.Itoa(x.PID))
+		}
+		return strings.Join(list, " "), nil
 	case "sockets":
 		s, err := m.g.Sockets(netip.MustParseAddr(args[0]), makeSockets(arg(1)))
 		if err != nil {

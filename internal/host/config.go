@@ -84,7 +84,7 @@ type Make func(addr netip.Addr) ([]int, error)
 type Member struct {
 	Slot       int
 	Generation uint32
-	PID        int  // in its own PID namespace; to be shown, not to be relied on
+	PID        int  // as it is called in this PID namespace, 0: it has no name here; to be shown, not to be relied on
 	ServesMADs bool // it takes management datagrams
 }
 

@@ -22,7 +22,6 @@ const (
 	slotWords = 8
 
 	slotState = 0 // generation<<32 | state
-	slotPID   = 1
 	slotConns = 2 // connection records that this generation has ever used
 	slotFlags = 3 // generation<<32 | flags
 	slotAddrs = 4 // generation<<32 | a bit for each address that it uses

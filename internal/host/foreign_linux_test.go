@@ -244,6 +244,9 @@ func TestOtherPIDNamespace(t *testing.T) {
 	for _, x := range []*process{a, p, q} {
 		x.do("join")
 	}
+	if got := fmt.Sprintf("%d %d %d", a.cmd.Process.Pid, p.cmd.Process.Pid, q.cmd.Process.Pid); a.do("pids") != got || p.do("pids") != "0 1 0" {
+		t.Errorf("processes %s", p.do("pids"))
+	}
 	p.do("claim p 262 127.0.0.1:7471 0")
 	p.do("record x 7")
 	q.fails(errors.New("127.0.0.1:7471: "+unix.EADDRINUSE.Error()), "claim p 262 127.0.0.1:7471 0")

@@ -131,7 +131,7 @@ func (g *Group) Members() []Member {
 	for slot := range Slots {
 		if gen, ok := g.d.live(slot); ok {
 			list = append(list, Member{
-				Slot: slot, Generation: gen, PID: int(int32(g.d.load(slotAt(slot, slotPID)))), ServesMADs: g.d.servesMADs(slot),
+				Slot: slot, Generation: gen, PID: g.pidOf(slot), ServesMADs: g.d.servesMADs(slot),
 			})
 		}
 	}

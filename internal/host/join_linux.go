@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -364,7 +363,6 @@ func (g *Group) trySlot(slot int) (bool, error) {
 	g.punch(slot)
 	g.step("claim:cleared")
 	gen++
-	g.d.store(slotAt(slot, slotPID), uint64(os.Getpid()))
 	g.d.store(slotAt(slot, slotFlags), 0)
 	g.d.store(slotAt(slot, slotAddrs), 0)
 	g.slot, g.gen, g.self = slot, gen, owner(slot, gen)

@@ -335,7 +335,7 @@ func TestFewDescriptors(t *testing.T) {
 func TestNoDescriptors(t *testing.T) {
 	name := private(t)
 	p, q, r := start(t, name, nil), start(t, name, nil), start(t, name, nil)
-	p.do("limit 300")
+	p.do("limit 1000")
 	p.do("join")
 	p.do("exhaust")
 	q.do("join")

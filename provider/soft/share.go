@@ -70,9 +70,6 @@ func (s *sharing) opened(port *udp.Port, d *Device) {
 	s.once.Do(func() {
 		s.port, s.dev = port, d
 		close(s.ready)
-		if port != nil {
-			port.Look() // what was told before is only known to the group
-		}
 	})
 }
 
