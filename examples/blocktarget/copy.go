@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -23,6 +24,7 @@ type clientConfig struct {
 	length      size
 	offset      size
 	noPI, quiet bool
+	timeout     time.Duration
 	progress    io.Writer
 }
 
@@ -33,6 +35,7 @@ func (c *clientConfig) flags(cmd *cobra.Command, data bool) {
 	f.SortFlags = false
 	f.StringVarP(&c.bind, "bind", "b", "", "use this own `address` (default any)")
 	f.IntVarP(&c.port, "port", "p", c.port, "the target's `port`")
+	f.DurationVar(&c.timeout, "timeout", 10*time.Second, "for how `long` to wait for the target to answer")
 	if !data {
 		return
 	}
@@ -66,7 +69,12 @@ func (c *clientConfig) dial(ctx context.Context, host string, f func(*client.Cli
 		return err
 	}
 	defer closeHost(h, &err)
-	cl, err := client.Dial(ctx, h.Manager(), cfg)
+	soon, cancel := context.WithTimeout(ctx, c.timeout)
+	cl, err := client.Dial(soon, h.Manager(), cfg)
+	cancel()
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no answer within %v (--timeout): %w", c.timeout, syscall.ETIMEDOUT)
+	}
 	if err != nil {
 		return fmt.Errorf("connect to the target at %s: %w", cfg.Target, err)
 	}

@@ -92,7 +92,7 @@ func explain(err error) string {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		hint = "This host does not have the address. Those that it has: ip addr"
 	case errors.Is(err, syscall.ETIMEDOUT):
-		hint = "Nobody answers. Is the address right, and does every firewall on the way let UDP port 4791 through?"
+		hint = "Is the target running there (blocktarget serve --bind ADDRESS), and does every firewall on the way let UDP port 4791 through?"
 	case errors.Is(err, syscall.ENOSPC):
 		hint = "blocktarget info shows how large the device is. blocktarget serve --size makes a larger one"
 	case errors.Is(err, syscall.ECONNRESET):

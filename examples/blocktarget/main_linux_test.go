@@ -127,6 +127,7 @@ func TestMistakes(t *testing.T) {
 		{"copy host /dev/null", 1, "not a regular file"},
 		{"copy host " + os.Args[0], 2, "want an IP address"},
 		{"copy --bind " + own + " --port 4 " + own + " " + os.Args[0], 1, "Is the target running"},
+		{"info --bind " + own + " --timeout 100ms 127.74.2.99", 1, "no answer within 100ms"},
 		{"info --depth 1 127.0.0.1", 2, "unknown flag"},
 		{"frobnicate", 2, "there is no command frobnicate"},
 	} {

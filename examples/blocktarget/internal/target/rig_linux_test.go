@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -54,11 +55,12 @@ func newHost(t testing.TB, limits soft.Limits) *host {
 	return h.open(d.(*soft.Device))
 }
 
-// newMortalHost is a host whose interface can be removed.
+// newMortalHost is a host whose interface can be removed. It shares its address with
+// nobody, so that it has one of this process.
 func newMortalHost(t testing.TB) (h *host, remove func()) {
 	t.Helper()
-	h = &host{t: t}
-	h.addr, h.free = freeAddr()
+	pid := os.Getpid()
+	h = &host{t: t, addr: netip.AddrFrom4([4]byte{127, 75, byte(pid >> 8), byte(pid) | 1}), free: func() {}}
 	p, err := udp.Open(udp.Config{})
 	if err != nil {
 		t.Fatal(err)
