@@ -33,6 +33,7 @@ type Provider struct {
 	capture *Capture
 
 	alone, unsteered bool
+	private          string // of tests: groups that nobody else is in
 }
 
 // Option sets an option of a Provider.

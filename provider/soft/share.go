@@ -47,7 +47,7 @@ func (p *Provider) join(ctx context.Context, ifindex int) (*sharing, error) {
 	defer cancel()
 	s := &sharing{ready: make(chan struct{})}
 	var err error
-	s.group, err = hosts.Join(ctx, hosts.Config{IfIndex: ifindex, OnDeath: s.mourn, OnSteward: s.look})
+	s.group, err = hosts.Join(ctx, hosts.Config{IfIndex: ifindex, Private: p.private, OnDeath: s.mourn, OnSteward: s.look})
 	if err != nil {
 		return nil, err
 	}

@@ -14,13 +14,22 @@ import (
 // ways are how datagrams find their process.
 var ways = []string{"steered", "unsteered"}
 
+// privately adds that only the test's own processes are in the group: else the steward may be one
+// of another test. ::1 is there only once, for all.
+func privately(addr netip.Addr, way string) string {
+	if addr.Is4() {
+		way += " private"
+	}
+	return way
+}
+
 // crowd starts processes that share an address.
 func crowd(t *testing.T, n int, addr netip.Addr, way string, env ...string) []*agent {
 	t.Helper()
 	list := make([]*agent, n)
 	for i := range list {
 		list[i] = newAgent(t, env...)
-		list[i].start("open %v lo %s", addr, way)
+		list[i].start("open %v lo %s", addr, privately(addr, way))
 		if i == 0 {
 			list[i].opened(addr) // founds: its way is everybody's
 		}

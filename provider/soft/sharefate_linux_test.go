@@ -54,7 +54,7 @@ func TestShareKilledMember(t *testing.T) {
 			}
 			ab.end(ba)
 			e := newAgent(t)
-			e.start("open %v lo %s", addr, way)
+			e.start("open %v lo %s", addr, privately(addr, way))
 			e.opened(addr)
 			list[3] = e
 			exchange(t, list, 16)
@@ -114,7 +114,7 @@ func TestShareComeAndGo(t *testing.T) {
 				list[0].leave()
 				list = list[1:]
 				n := newAgent(t)
-				n.start("open %v lo %s", addr, way)
+				n.start("open %v lo %s", addr, privately(addr, way))
 				n.opened(addr)
 				list = append(list, n)
 				exchange(t, list, 16)

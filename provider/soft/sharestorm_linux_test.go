@@ -85,7 +85,7 @@ func TestShareStorm(t *testing.T) {
 						continue
 					}
 					n := newAgent(t)
-					n.start("open %v lo %s", addr, way)
+					n.start("open %v lo %s", addr, privately(addr, way))
 					n.opened(addr)
 					list[i] = n
 				}
