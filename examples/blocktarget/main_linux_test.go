@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -33,13 +35,16 @@ func (o *output) String() string {
 
 const server, own = "127.74.2.1", "127.74.2.2"
 
+// port is not the one that targets have by themselves, at which one may be running.
+var port = strconv.Itoa(20000 + os.Getpid()%20000)
+
 // serving runs the server until the test ends, and gives what it says in the end.
 func serving(t *testing.T, args ...string) (stop func() string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	out, code := &output{}, make(chan int, 1)
 	go func() {
-		code <- run(ctx, append([]string{"serve", "--bind", server}, args...), out, out)
+		code <- run(ctx, append([]string{"serve", "--bind", server, "--port", port}, args...), out, out)
 	}()
 	for !strings.Contains(out.String(), "serving ") {
 		select {
@@ -62,6 +67,9 @@ func serving(t *testing.T, args ...string) (stop func() string) {
 func command(t *testing.T, args ...string) (out, errs string, code int) {
 	t.Helper()
 	var o, e bytes.Buffer
+	if slices.Contains([]string{"copy", "put", "get", "info"}, args[0]) && !slices.Contains(args, "--port") {
+		args = append(slices.Clone(args), "--port", port)
+	}
 	code = run(t.Context(), args, &o, &e)
 	return o.String(), e.String(), code
 }
@@ -122,6 +130,7 @@ func TestMistakes(t *testing.T) {
 		{"serve --size 64M --bind 203.0.113.77", 1, "does not have the address"},
 		{"serve --file /nonexistent/disk", 1, "no such file"},
 		{"serve --size 64M --depth 5000", 1, "Depth 5000, want 1 to 1024"},
+		{"serve --size 64M --memory 1K", 2, "want at least the longest request, --max-length 1M"},
 		{"serve something", 2, "too many arguments"},
 		{"copy 127.0.0.1", 2, "want the target's address and a file"},
 		{"copy host /dev/null", 1, "not a regular file"},

@@ -72,6 +72,9 @@ func (c *serveConfig) run(cmd *cobra.Command) (err error) {
 	if c.t10 < 0 || c.t10 > 3 {
 		return usagef("--t10 %d: want 1, 2 or 3", c.t10)
 	}
+	if c.total < c.maxLength {
+		return usagef("--memory %s: want at least the longest request, --max-length %s", c.total.String(), c.maxLength.String())
+	}
 	var s *store.Store
 	if c.file == "" {
 		s, err = store.NewMemory(int64(c.size), c.bs, c.t10 != 0)
@@ -88,7 +91,7 @@ func (c *serveConfig) run(cmd *cobra.Command) (err error) {
 	}()
 	out := cmd.OutOrStdout()
 	cfg := target.Config{
-		Store: s, Protection: c.t10, Depth: c.depth, MaxLength: int(c.maxLength), Memory: int(max(c.total, c.maxLength)), ForceMR: c.forceMR,
+		Store: s, Protection: c.t10, Depth: c.depth, MaxLength: int(c.maxLength), Memory: int(c.total), ForceMR: c.forceMR,
 	}
 	if !c.quiet {
 		cfg.Logger = slog.New(slog.NewTextHandler(out, nil))

@@ -134,7 +134,7 @@ func newRigOn(t testing.TB, s *store.Store, cfg Config, h *host) *rig {
 	r.stop = cancel
 	ready := make(chan netip.AddrPort, 1)
 	go func() {
-		r.done <- r.target.Serve(ctx, netip.AddrPortFrom(r.tgtHost.addr, 7474), func(a netip.AddrPort) { ready <- a })
+		r.done <- r.target.Serve(ctx, netip.AddrPortFrom(r.tgtHost.addr, 0), func(a netip.AddrPort) { ready <- a })
 	}()
 	select {
 	case r.addr = <-ready:
