@@ -12,6 +12,7 @@ import (
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/mem"
 	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
 // Memory tells by which key this side's work requests name a piece of memory. The
@@ -36,8 +37,10 @@ type span struct {
 }
 
 // Add makes contexts find the memory of a region. READs need ib.AccessLocalWrite of
-// it. Regions may overlap. EINVAL: mr is nil or has no memory of its own, as null
-// regions and those for fast registration.
+// it. Regions may overlap. One that was registered by pointer is found by the address
+// that work requests use, which has to be the real one. EINVAL: mr is nil or has no
+// memory of its own, as null regions and those for fast registration, whatever is
+// registered with them.
 func (m *Memory) Add(mr *verbs.MR) error {
 	const op = "memory_add"
 	if mr == nil {
@@ -48,6 +51,11 @@ func (m *Memory) Add(mr *verbs.MR) error {
 	if b := mr.Bytes(); b != nil {
 		s.at, n = mem.Address(b), uint64(len(b))
 		s.off = mr.Addr() - s.at
+	} else {
+		switch mr.UnwrapMR().(type) {
+		case driver.FastMR, driver.SigMR: // of several pieces, and only until the next registration
+			n = 0
+		}
 	}
 	if s.end = s.at + n; n == 0 || s.end < s.at {
 		return opErr(op, invalid("mr", "has no memory of its own"))

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/mem"
 	"github.com/verbena-rdma/verbena/port/simnet"
 	"github.com/verbena-rdma/verbena/rdmarw"
@@ -222,6 +223,21 @@ func TestMemoryThatIsNotRegistered(t *testing.T) {
 	for i, mr := range []*verbs.MR{nil, null, fast} {
 		is(t, fmt.Sprint("region ", i), m.Add(mr), syscall.EINVAL)
 	}
+	// Not either while something is registered with it.
+	if _, _, err := fast.MapSG([][]byte{b[:page], b[2*page : 3*page]}, 0, page); err != nil {
+		t.Fatal(err)
+	}
+	if err := plain.QP().PostSend([]verbs.SendWR{{
+		Opcode: ib.WRRegMR, RKey: ib.IncRKey(fast.RKey()), Bind: &verbs.BindInfo{MR: fast, Access: ib.AccessLocalWrite},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	r.kick()
+	r.net.RunFor(1e6)
+	if fast.Length() != 2*page {
+		t.Errorf("%d bytes are registered", fast.Length())
+	}
+	is(t, "registered region", m.Add(fast), syscall.EINVAL)
 	must(t, null.Dereg())
 	must(t, fast.Dereg())
 	// With regions for the transfer memory needs no registration of its own.
