@@ -13,14 +13,14 @@ import (
 // the address and on a wildcard.
 func TestCase97_TwoProcesses(t *testing.T) {
 	n := newNetwork(t)
-	addrs := []string{"127.0.0.1", "::1", "127.0.0.2"}
+	addrs := []string{"127.0.0.1", "::1"}
 	if n.own {
 		link(t, n, newNetwork(t))
 		n.address(t, "eth0", "192.0.2.1/24")
 		n.address(t, "eth0", "192.0.2.9/24")
 		n.address(t, "eth0", "2001:db8::1/64")
 		n.address(t, "lo", "127.0.0.2/32")
-		addrs = append(addrs, "192.0.2.1", "192.0.2.9", "2001:db8::1")
+		addrs = append(addrs, "127.0.0.2", "192.0.2.1", "192.0.2.9", "2001:db8::1")
 	}
 	s, c := n.spawn(t, "all"), n.spawn(t, "all")
 	for _, a := range addrs {
