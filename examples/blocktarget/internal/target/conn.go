@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -28,6 +29,11 @@ type conn struct {
 	qp   *rdmarw.QP
 	mr   *verbs.MR // requests as they come
 	recv []receive
+
+	out   atomic.Int32  // posts that the client has to answer
+	beats atomic.Uint64 // ... and that it has answered
+	was   uint64        // beats when it was looked at last; with out then
+	due   bool
 
 	done context.Context // ends when nothing of the client's is left
 	end  context.CancelFunc

@@ -158,7 +158,9 @@ func (o *op) move(dir rdmarw.Direction) {
 	if o.way == wayPlain && dir == rdmarw.DMAToDevice {
 		chain = o.response()
 	}
+	c.out.Add(1)
 	if err := o.ctx.Post(c.qp, c.id.PortNum(), &o.xfer, chain); err != nil {
+		c.out.Add(-1)
 		c.shut("data cannot be moved", err)
 		o.finish()
 	}
@@ -204,6 +206,7 @@ func (t *Target) signature(r *proto.Request) ib.SigAttrs {
 // moved is the completion of the transfer. A block that is wrong goes nowhere from here:
 // not to the store, and no response says that all is well.
 func (o *op) moved(_ *rdmarw.CQ, wc *verbs.WC) {
+	o.c.beat()
 	if err := wc.Err(); err != nil {
 		if wc.Status == ib.WCWRFlushErr {
 			err = nil
@@ -252,8 +255,12 @@ func (o *op) fail(s proto.Status) {
 }
 
 // respond ends a request that was carried out.
-func (o *op) respond() {
-	if err := o.c.qp.QP().PostSendAll(o.response()); err != nil {
+func (o *op) respond() { o.send(o.response()) }
+
+func (o *op) send(wrs []verbs.SendWR) {
+	o.c.out.Add(1)
+	if err := o.c.qp.QP().PostSendAll(wrs); err != nil {
+		o.c.out.Add(-1)
 		o.c.shut("no response can be sent", err)
 		o.finish()
 	}
@@ -263,10 +270,7 @@ func (o *op) respond() {
 func (o *op) post() {
 	o.resp.Put(o.msg[:])
 	o.chain[0].InlineData = o.msg[:]
-	if err := o.c.qp.QP().PostSendAll(o.chain); err != nil {
-		o.c.shut("no response can be sent", err)
-		o.finish()
-	}
+	o.send(o.chain)
 }
 
 // response is the one of a request that was carried out.
@@ -288,6 +292,7 @@ func (o *op) response() []verbs.SendWR {
 
 // responded is the completion of the response, or of data with the response behind it.
 func (o *op) responded(_ *rdmarw.CQ, wc *verbs.WC) {
+	o.c.beat()
 	if err := wc.Err(); err != nil {
 		if wc.Status == ib.WCWRFlushErr {
 			err = nil

@@ -204,7 +204,10 @@ const rawReceives = 256
 
 func (r *rig) raw(n int) *raw { return r.rawOn(r.cliHost, n) }
 
-func (r *rig) rawOn(h *host, n int) *raw {
+func (r *rig) rawOn(h *host, n int) *raw { return r.rawWith(h, n, rawReceives) }
+
+// rawWith is a raw client with room for some responses.
+func (r *rig) rawWith(h *host, n, receives int) *raw {
 	r.t.Helper()
 	must := func(err error) {
 		r.t.Helper()
@@ -225,7 +228,7 @@ func (r *rig) rawOn(h *host, n int) *raw {
 	must(err)
 	c.msgs, err = c.pd.RegMR(make([]byte, rawReceives*proto.ResponseLen), ib.AccessLocalWrite)
 	must(err)
-	for i := range rawReceives {
+	for i := range receives {
 		must(id.PostRecv(uint64(i), c.msgs.Bytes()[i*proto.ResponseLen:(i+1)*proto.ResponseLen], c.msgs))
 	}
 	must(id.Connect(ctx, &rdmacm.ConnParam{PrivateData: (&proto.Hello{}).Append(nil), ResponderResources: rdmacm.MaxRespRes, InitiatorDepth: rdmacm.MaxInitDepth, RetryCount: 7, RNRRetryCount: 7}))

@@ -21,6 +21,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/verbena-rdma/verbena/examples/blocktarget/internal/proto"
 	"github.com/verbena-rdma/verbena/examples/blocktarget/internal/store"
@@ -40,6 +41,9 @@ type Config struct {
 	// ForceMR has all data moved by registered memory.
 	ForceMR bool
 	Logger  *slog.Logger // nil: none
+	// Patience is for how long a client may answer nothing of what it has to, until it is
+	// given up; 0: 30 s.
+	Patience time.Duration
 
 	atFile func() // tests: called before an operation at a file; nil: nothing is
 }
@@ -80,6 +84,12 @@ func (c *Config) fill() error {
 		return fmt.Errorf("target: MaxLength %d is no multiple of the block size %d: %w", c.MaxLength, bs, syscall.EINVAL)
 	case (c.Protection != 0) != c.Store.Protected():
 		return fmt.Errorf("target: Protection %d does not fit the store: %w", c.Protection, syscall.EINVAL)
+	}
+	if c.Patience < 0 {
+		return fmt.Errorf("target: Patience %v: %w", c.Patience, syscall.EINVAL)
+	}
+	if c.Patience == 0 {
+		c.Patience = 30 * time.Second
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -185,6 +195,11 @@ func (t *Target) Serve(ctx context.Context, addr netip.AddrPort, ready func(neti
 		}()
 	}
 	defer close(t.work)
+	watching, enough := context.WithCancel(context.Background())
+	var watch sync.WaitGroup
+	watch.Go(func() { t.watch(watching) })
+	defer watch.Wait()
+	defer enough()
 	if ready != nil {
 		ready(l.LocalAddr())
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/verbena-rdma/verbena/examples/blocktarget/internal/client"
 	"github.com/verbena-rdma/verbena/examples/blocktarget/internal/proto"
@@ -166,6 +167,24 @@ func TestTooManyRequests(t *testing.T) {
 	}
 }
 
+// A client that makes no room for responses, and has all of the memory: others wait for
+// no longer than the target is patient.
+func TestClientThatTakesNoAnswers(t *testing.T) {
+	cfg := Config{Protection: 1, MaxLength: 64 << 10, Memory: 64 << 10, Depth: 4, Patience: 2 * time.Second}
+	r := newRig(t, memoryStore(t, 1<<20, 512, true), cfg, soft.Limits{})
+	c := r.rawWith(r.cliHost, 64<<10, 0)
+	for range 4 {
+		c.request(proto.Request{Op: proto.OpRead, Length: 64 << 10})
+	}
+	cl := r.dial(client.Config{})
+	if err := cl.Read(t.Context(), make(memWriter, 1<<20), 1<<20, 0, nil); err != nil {
+		t.Error(err)
+	}
+	if err := cl.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Garbage is answered, or ends the connection; it harms nobody else.
 func TestGarbage(t *testing.T) {
 	r := newRig(t, memoryStore(t, 1<<20, 512, true), Config{Protection: 1, MaxLength: 64 << 10}, soft.Limits{})
@@ -296,7 +315,7 @@ func TestConfig(t *testing.T) {
 	h := newHost(t, soft.Limits{MaxPIFastRegPages: -1})
 	plain, prot := memoryStore(t, 1<<20, 512, false), memoryStore(t, 1<<20, 512, true)
 	for what, c := range map[string]Config{
-		"no store": {}, "depth": {Store: plain, Depth: maxDepth + 1}, "length": {Store: plain, MaxLength: 100},
+		"no store": {}, "depth": {Store: plain, Depth: maxDepth + 1}, "patience": {Store: plain, Patience: -1}, "length": {Store: plain, MaxLength: 100},
 		"odd length": {Store: plain, MaxLength: 1000}, "memory": {Store: plain, Memory: 512}, "type 4": {Store: prot, Protection: 4},
 		"no tuples": {Store: plain, Protection: 1}, "tuples": {Store: prot},
 	} {
