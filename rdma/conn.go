@@ -30,8 +30,12 @@ const closeWait = 5 * time.Second
 // Errors are *net.OpError, except io.EOF. Those of a connection that has failed match
 // ETIMEDOUT (the peer does not answer), EMSGSIZE (a message longer than the
 // receiver's buffers), EACCES (no right to the remote memory) or ECONNRESET, and hold a
-// *verbs.WCError where a completion told. A peer that dies without a word is noticed when
-// something is sent to it.
+// *verbs.WCError where a completion told.
+//
+// A peer whose process is killed has closed the connection, as with TCP: on Linux another
+// process at its address tells, at once, and Recv gets io.EOF. So a program that must know
+// that it has got everything has its peer say so in a message. If nobody is left to tell, as
+// when the host has died, it is noticed when something is sent to it.
 type Conn struct {
 	h       *Host
 	id      *rdmacm.ID

@@ -16,8 +16,8 @@ import (
 // connection.
 //
 // ECONNREFUSED, with a *rdmacm.RejectError: nobody listens there, or the listener has
-// refused; ETIMEDOUT: the host does not answer for 74 s; EADDRINUSE: another Host, of this
-// process or another one, has the address from which the peer is reached.
+// refused; ETIMEDOUT: the host does not answer for 74 s; EADDRINUSE: somebody who does not
+// share it, see Open, has the address from which the peer is reached.
 func Dial(ctx context.Context, addr string, opts ...ConnOption) (*Conn, error) {
 	h, err := autoHost()
 	if err != nil {

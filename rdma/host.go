@@ -13,9 +13,10 @@ import (
 )
 
 // Host is this process on the RDMA network: the devices and the connection manager that
-// its connections share. A process needs one, since an address is in use by one Host of
-// the machine at a time: Dial and Listen of this package make one for themselves, which
-// is enough for a program with one connection or one listener.
+// its connections share. Dial and Listen of this package make one for themselves, which is
+// enough for a program with one connection or one listener. Programs with more make one for
+// all: it opens each device once, and where addresses are not shared (see Open) an address is
+// in use by one Host of the machine at a time.
 type Host struct {
 	m    *rdmacm.Manager
 	auto bool // made by Dial or Listen, ends with the last that uses it

@@ -39,8 +39,8 @@ type Listener struct {
 // the listener and its connections share; programs that dial as well make a Host. The context
 // limits the call, not the listener.
 //
-// EADDRINUSE: the port is in use, or another Host, of this process or another one, has the
-// address; EADDRNOTAVAIL: no device has it.
+// EADDRINUSE: the port is in use, by this process or another one of the host, or somebody who
+// does not share it, see Open, has the address; EADDRNOTAVAIL: no device has it.
 func Listen(ctx context.Context, addr string, opts ...ConnOption) (*Listener, error) {
 	h, err := autoHost()
 	if err != nil {
