@@ -43,7 +43,13 @@ func TestSharedPathAllocatesNothing(t *testing.T) {
 				for range 50 {
 					work()
 				}
-				if n := testing.AllocsPerRun(200, work); n >= 1 {
+				// Other goroutines of the process, those of the group, are counted too: the best of some runs
+				// is this path's.
+				n := testing.AllocsPerRun(100, work)
+				for range 4 {
+					n = min(n, testing.AllocsPerRun(100, work))
+				}
+				if n >= 1 {
 					t.Errorf("%d bytes: %v allocations for eight WRITEs", c.n, n)
 				}
 			}
