@@ -199,10 +199,12 @@ func isAt(fd int, addr netip.Addr) bool {
 	return false
 }
 
+func (g *Group) lockName() string { return g.groupName(g.id) + "/addr" }
+
 // lock makes this process the one that changes which addresses are in use. The lock is a
 // name, so it goes with the process.
 func (g *Group) lock() (int, error) {
-	name := g.groupName(g.id) + "/addr"
+	name := g.lockName()
 	end := time.Now().Add(lockAnswers * g.cfg.Answer)
 	for {
 		fd, err := selfSocket(name)

@@ -155,6 +155,9 @@ func (m *member) do(what string, args []string) (string, error) {
 			return "", err
 		}
 		return fmt.Sprint(a.(*unix.SockaddrInet4).Port), nil
+	case "close-sockets":
+		closeFDs(m.fds)
+		m.fds = nil
 	case "drop":
 		return "", m.g.Drop(netip.MustParseAddr(args[0]))
 	case "claim": // name space addr flags

@@ -6,7 +6,7 @@ import "sync/atomic"
 // machine. All counts are constants, so nothing that is read from it bounds anything.
 const (
 	magic  = 0x6162_6E65_6272_6556 // "Verbenab"
-	layout = 2                     // changes with everything on this page and in the messages of answer_linux.go
+	layout = 3                     // changes with everything on this page and in the messages of answer_linux.go
 
 	hdrMagic   = 0
 	hdrLayout  = 1

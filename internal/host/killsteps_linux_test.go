@@ -156,16 +156,17 @@ func TestStewardKilledAtWork(t *testing.T) {
 	a, b := work(t, private(t), envSteps+"=1")
 	b.do("join")
 	b.do("record x 3")
+	b.do("sockets 127.0.0.1 128")
 	b.signal(syscall.SIGKILL)
 	b.dead()
-	eventually(t, "it is buried", func() bool { return a.has("step bury:done") })
+	eventually(t, "it is buried", func() bool { return a.has("step bury:done") && a.has("step empty:done") })
 	var unit []string
 	for _, s := range a.told("step ") {
-		if !slices.Contains(unit, s) && (strings.HasPrefix(s, "bury") || strings.HasPrefix(s, "answer")) {
+		if !slices.Contains(unit, s) && (strings.HasPrefix(s, "bury") || strings.HasPrefix(s, "answer") || strings.HasPrefix(s, "empty")) {
 			unit = append(unit, s)
 		}
 	}
-	if len(unit) != 10 {
+	if len(unit) != 13 {
 		t.Fatalf("steps %v", unit)
 	}
 	for _, step := range unit {
@@ -183,6 +184,7 @@ func TestStewardKilledAtWork(t *testing.T) {
 			c := start(t, name, nil)
 			c.do("join")
 			b.do("record x 3")
+			b.do("sockets 127.0.0.1 128")
 			b.signal(syscall.SIGKILL)
 			a.dead() // of burying b
 			eventually(t, "both are buried", func() bool { return c.do("members") == "3" })

@@ -29,6 +29,7 @@ type loop struct {
 	state atomic.Bool // what it is to be told
 
 	leading  bool
+	untidy   bool           // there may be addresses that nobody uses any more
 	watched  map[int]watch  // by descriptor
 	watching [Slots]watch   // by slot; fd -1: nobody
 	visitors map[int]bool   // who watches us
@@ -223,7 +224,7 @@ func (l *loop) ready(g *Group, fd int) {
 	default:
 		if w, ok := l.watched[fd]; ok {
 			l.unwatch(w)
-			l.soon = soonRounds
+			l.soon, l.untidy = soonRounds, true
 		}
 	}
 }
@@ -322,7 +323,7 @@ func (l *loop) takeOver(g *Group, after uint64) uint64 {
 
 // lead begins or ends that this member is the steward.
 func (l *loop) lead(g *Group, on bool) {
-	l.leading, l.tracked = on, 0
+	l.leading, l.tracked, l.untidy = on, 0, true
 	for _, w := range l.watching {
 		if w.fd >= 0 {
 			l.unwatch(w)
@@ -339,7 +340,7 @@ func (l *loop) lead(g *Group, on bool) {
 // tend does the steward's work.
 func (l *loop) tend(g *Group, now int64) int {
 	if a := g.d.load(hdrAddrs); a != l.addrs {
-		l.addrs = a
+		l.addrs, l.untidy = a, true
 		l.notify(true)
 	}
 	alone := true
@@ -356,7 +357,11 @@ func (l *loop) tend(g *Group, now int64) int {
 			g.bury(slot)
 		case l.watching[slot].fd >= 0:
 			l.unwatch(l.watching[slot]) // it has left
+			l.untidy = true
 		}
+	}
+	if l.untidy {
+		l.untidy = !g.tidy()
 	}
 	if alone {
 		// Who comes connects to us.

@@ -2,8 +2,8 @@ package host
 
 import "golang.org/x/sys/unix"
 
-// An address stays in its keeper when its last user has gone, so that it costs the next one
-// nothing. There is room for MaxAddrs: one that nobody uses any more makes room for another.
+// An address that nobody uses any more is taken out of its keeper by the steward, so that others can have
+// it who do not share, or by who needs the room (MaxAddrs) before the steward comes to it.
 //
 // Which addresses a member uses is in its word slotAddrs: generation:32 | a bit for each
 // keeper. Who empties a keeper says so in hdrEmpty before it looks at these words, and a member sets its bit before it looks at
@@ -96,4 +96,33 @@ func (g *Group) reclaim(keepers []int) int {
 		}
 	}
 	return -1
+}
+
+// tidy forgets the addresses that nobody uses any more; false: it could not, as somebody
+// else is at it. It waits for nobody.
+func (g *Group) tidy() bool {
+	if !g.addrMu.TryLock() {
+		return false
+	}
+	defer g.addrMu.Unlock()
+	keepers, err := g.keepers()
+	if err != nil {
+		return false
+	}
+	defer closeFDs(keepers)
+	lock := -1
+	defer func() { closeFD(lock) }()
+	var b [1]byte
+	for at, fd := range keepers {
+		if _, err := peekBytes(fd, b[:]); err != nil || g.used(at) {
+			continue
+		}
+		if lock < 0 {
+			if lock, err = selfSocket(g.lockName()); err != nil {
+				return false
+			}
+		}
+		g.empty(keepers, at)
+	}
+	return true
 }

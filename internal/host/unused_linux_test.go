@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"sync"
 	"testing"
@@ -150,4 +151,37 @@ func TestAddressIsTold(t *testing.T) {
 	}
 	p.signal(unix.SIGKILL)
 	eventually(t, "the death is told", func() bool { return a.d.load(hdrAddrs) != after })
+}
+
+// An address that nobody uses any more is nobody's, also while the group has others: its
+// last user has left, or died.
+func TestUnusedAddressIsFree(t *testing.T) {
+	g := mustJoin(t, testConfig(t))
+	other, err := g.Sockets(netip.MustParseAddr("127.0.0.2"), makeSockets(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeFD(other.Control)
+	for _, dies := range []bool{false, true} {
+		p := start(t, private(t), nil)
+		p.do("join")
+		port := p.do("sockets 127.0.0.1 128")
+		if len(g.Addrs()) != 2 {
+			t.Errorf("addresses %v", g.Addrs())
+		}
+		if dies {
+			p.signal(unix.SIGKILL)
+		} else {
+			p.do("close")
+			p.do("close-sockets")
+		}
+		eventually(t, "only the address that is used is left", func() bool { return len(g.Addrs()) == 1 })
+		eventually(t, "its sockets are gone", func() bool { // with the rest of a dead process
+			c, err := net.ListenPacket("udp", "127.0.0.1:"+port)
+			if err == nil {
+				c.Close()
+			}
+			return err == nil
+		})
+	}
 }
