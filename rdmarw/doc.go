@@ -51,7 +51,9 @@
 // # End
 //
 // Move the queue pair to ERR, or drain it with QP.Drain and CQ.Dispatch, destroy the contexts
-// when their completions have come, then CleanupMRs, then the queue pair and the rest.
+// when their completions have come, then CleanupMRs, then the queue pair and the rest. A
+// queue pair that shall be used again is reset after its contexts were destroyed, not
+// before: Destroy looks at its state to know which keys are still registered.
 //
 // # Concurrency
 //

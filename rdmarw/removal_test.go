@@ -86,3 +86,32 @@ func TestDeviceRemoval(t *testing.T) {
 		}
 	}
 }
+
+// So are contexts with signature regions: one under way, one that was never posted.
+func TestDeviceRemovalSignature(t *testing.T) {
+	r := newRig(t, setup{})
+	q, _ := r.target(func(a *rdmarw.QPInitAttr) { a.IntegrityEn, a.MaxRDMACtxs = true, 2 })
+	b, remote := r.a.buffer(4*block), r.b.mem(4*(block+tupleLen))
+	attrs := (&sigCase{wire: true}).attrs(0)
+	var under, late rdmarw.Ctx
+	for _, c := range []*rdmarw.Ctx{&under, &late} {
+		ok(c.SignatureInit(q, 1, [][]byte{b}, nil, attrs, remote.Addr(), remote.RKey(), rdmarw.DMAFromDevice))(t)
+	}
+	r.net.Filter(func(*netEvent) netVerdict { return netDrop })
+	w := newWatch()
+	must(t, under.Post(q, 1, &w.CQE, nil))
+	r.kick()
+	r.net.RunFor(1e5)
+	r.a.report(soft.Netdev{Gone: true})
+	r.wait(w, 1)
+	if _, bad := under.CheckMRStatus(); bad || w.got[0].Status != ib.WCWRFlushErr {
+		t.Errorf("%+v", w.got[0])
+	}
+	is(t, "with contexts", q.CleanupMRs(), syscall.EBUSY)
+	must(t, under.DestroySignature(q, 1, nil, nil, rdmarw.DMAFromDevice))
+	must(t, late.DestroySignature(q, 1, nil, nil, rdmarw.DMAFromDevice))
+	must(t, q.CleanupMRs())
+	if free, size := q.SigMRs(); free != 0 || size != 0 {
+		t.Errorf("%d of %d signature regions are left", free, size)
+	}
+}
