@@ -20,7 +20,8 @@
 //	answer, err := conn.Recv(ctx)
 //
 // A program that has several connections at a time makes a [Host] for all of them, which
-// opens each device once, and is needed where addresses are not shared. For datagrams, multicast, other types of queue pairs and events there is package rdmacm
+// opens each device once, and is needed where addresses are not shared. For datagrams,
+// multicast, other types of queue pairs and events there is package rdmacm
 // ([Host.Manager]).
 //
 // # Devices

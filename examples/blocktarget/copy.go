@@ -106,7 +106,7 @@ func terminal(f *os.File) bool {
 func exactArgs(n int, want string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != n {
-			return usagef("%s: want %s (see: %s --help)", cmd.CommandPath(), want, cmd.CommandPath())
+			return usagef("%s: want %s (see: %s --help)", cmd.Name(), want, cmd.CommandPath())
 		}
 		return nil
 	}

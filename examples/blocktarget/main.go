@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/verbena-rdma/verbena/examples/blocktarget/internal/proto"
+	"github.com/verbena-rdma/verbena/rdmacm"
 )
 
 func main() {
@@ -49,7 +50,7 @@ func newRoot(progress io.Writer) *cobra.Command {
 		Long: "blocktarget serves the blocks of a file, or of memory, by RDMA (RoCEv2, without a NIC), with or without\n" +
 			"protection information (T10-PI) on each block, and copies files to and from such a target.",
 		Example: "  blocktarget serve --bind 127.0.0.1 --size 64M --t10 1                # in one terminal\n" +
-			"  blocktarget copy --bind 127.0.0.2 127.0.0.1 some.file                # in another one",
+			"  blocktarget copy 127.0.0.1 some.file                                 # in another one",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usagef("there is no command %s (see: blocktarget --help)", args[0])
@@ -87,8 +88,11 @@ func explain(err error) string {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		hint = "Is the target running, with this --port? blocktarget serve --bind ADDRESS starts one"
 	case errors.Is(err, syscall.EADDRINUSE):
-		hint = "Another process of this host uses the address or the port. Choose another one with --bind,\n" +
-			"  on the loopback interface any of 127.0.0.0/8, or another --port"
+		hint = "Somebody has UDP port 4791 of the address and does not share it. Stop that, or choose another address\n" +
+			"  with --bind, on the loopback interface any of 127.0.0.0/8: --bind 127.0.0.2"
+		if op := (*rdmacm.OpError)(nil); errors.As(err, &op) && op.Op == "bind_addr" {
+			hint = "Stop the process that has the port, or choose another one with --port"
+		}
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		hint = "This host does not have the address. Those that it has: ip addr"
 	case errors.Is(err, syscall.ETIMEDOUT):

@@ -53,7 +53,7 @@ func newServe() *cobra.Command {
 
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("%s: too many arguments: %s (see: %s --help)", cmd.CommandPath(), args[0], cmd.CommandPath())
+		return usagef("%s: too many arguments: %s (see: %s --help)", cmd.Name(), args[0], cmd.CommandPath())
 	}
 	return nil
 }

@@ -178,11 +178,11 @@ func Explain(err error, own string) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, syscall.EADDRINUSE):
-		what := "Somebody has UDP port 4791 of the address and does not share it."
+		what := "Somebody has UDP port 4791 of the address and does not share it. Stop that,"
 		if op := (*rdmacm.OpError)(nil); errors.As(err, &op) && op.Op == "bind_addr" {
-			what = "Stop the process that has the port, or choose another port."
+			what = "Stop the process that has the port, choose another port with -p,"
 		}
-		return cli.Hint(err, "%s Or choose another address with %s, on\n  the loopback interface any of 127.0.0.0/8: %s 127.0.0.2", what, own, own)
+		return cli.Hint(err, "%s or choose another address with %s,\n  on the loopback interface any of 127.0.0.0/8: %s 127.0.0.2", what, own, own)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return cli.Hint(err, "This host does not have the address. Addresses that it has: verbena devices -v")
 	}

@@ -37,7 +37,7 @@ func Failure(ev *rdmacm.Event) error {
 		ev.Type == rdmacm.EventUnreachable && ev.Status == sidrUnsupported:
 		return cli.Hint(err, "Nobody listens on the port: start the server first, and give both sides the same port")
 	case ev.Type == rdmacm.EventRejected || ev.Type == rdmacm.EventUnreachable && ev.Status > 0:
-		return cli.Hint(err, "The server refuses: it is busy with others, or was started with other options")
+		return cli.Hint(err, "The server refuses: it is busy with others, was started with other options, or\n  listens for IPv4 only and you ask by IPv6 (bound to ::0 it listens for both)")
 	case ev.Type == rdmacm.EventUnreachable:
 		return cli.Hint(err, "The host does not answer: UDP port 4791 must be open both ways, and a program must listen")
 	}

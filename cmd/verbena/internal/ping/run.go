@@ -152,7 +152,7 @@ func (p *program) runClient(ctx context.Context, source, server netip.AddrPort) 
 	p.debugf("rdma_connect successful\n")
 	err = s.client()
 	if errors.Is(err, errDisconnected) {
-		err = cli.Hint(errors.New("the server has disconnected"), "It tells why; give the same -S on both sides")
+		err = cli.Hint(errors.New("the server has disconnected"), "What it says tells why: it was stopped, or another -S than here was given to it")
 	}
 	if e := s.disconnect(); err == nil {
 		err = e
