@@ -263,7 +263,7 @@ func (g *Group) use(keepers []int, plain, addr netip.Addr, mk Make) (int, error)
 
 // Drop tells that this member does not use an address any more, as when the interface has
 // lost it. With the last one who does the group forgets it: when all have closed its sockets they are gone. ENOENT: it is
-// not in use.
+// not in use. It waits for nobody: if another process is at it, the steward does it afterwards.
 func (g *Group) Drop(addr netip.Addr) error {
 	if !g.enter() {
 		return ErrClosed
@@ -277,19 +277,23 @@ func (g *Group) Drop(addr netip.Addr) error {
 		return err
 	}
 	defer closeFDs(keepers)
-	lock, err := g.lock()
-	if err != nil {
-		return tooFew(err)
-	}
-	defer closeFD(lock)
 	at, _ := find(keepers, addr)
 	if at < 0 {
 		return fmt.Errorf("host: %v is not in use: %w", addr, syscall.ENOENT)
 	}
-	g.step("drop:locked")
 	g.uses(at, false)
 	g.step("drop:unused")
-	g.empty(keepers, at)
+	lock, err := selfSocket(g.lockName())
+	if err != nil { // somebody is at it; the steward will be
+		g.d.add(hdrAddrs, 1)
+		g.poke()
+		return nil
+	}
+	defer closeFD(lock)
+	g.step("drop:locked")
+	if at, _ = find(keepers, addr); at >= 0 {
+		g.empty(keepers, at)
+	}
 	return nil
 }
 
