@@ -28,7 +28,8 @@
 //   - A DREQ that meets our own is answered by a DREP at once: the application has said that it wants to disconnect.
 //   - Destroying an established connection repeats the DREQ until it is answered; Linux sends it once.
 //   - A connection in TIMEWAIT keeps its (communication id, CA GUID), so that a late second REQ does not open it again, but gives up
-//     its (queue pair number, CA GUID): a restarted peer gets through with the next REQ.
+//     its (queue pair number, CA GUID): a restarted peer gets through with the next REQ. The number it gives up with the peer's DREQ,
+//     whenever the owner answers.
 //   - A REQ of a queue pair that has another REQ undecided or unanswered here ends that one: the peer has forgotten it.
 //   - A REQ with a known communication id but another queue pair is rejected as a duplicate id (30) and the old connection ended;
 //     Linux is silent.

@@ -224,6 +224,7 @@ func (m *Manager) onDREQ(now int64, local, remote netip.Addr, p *mad.Packet) {
 		mine := c.state == StateDreqSent
 		m.stop(c)
 		c.dreqTID = p.Hdr.TID()
+		m.forgetQPN(c) // the peer has done with its queue pair, and may use the number again
 		m.enter(c, StateDreqRcvd)
 		m.emit(Event{Kind: EventDREQReceived, Conn: c, PrivateData: clone(r.PrivateData())})
 		if mine {

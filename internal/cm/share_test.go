@@ -147,3 +147,35 @@ func TestRecord(t *testing.T) {
 		want(t, e.want...)
 	}
 }
+
+// A peer that has disconnected uses the queue pair's number for a new connection before our
+// owner has answered its DREQ: nothing is stale.
+func TestNumberAgainAfterDREQ(t *testing.T) {
+	for _, passive := range []bool{true, false} {
+		r := newRig(t)
+		if !passive {
+			r.listen()
+		}
+		c := r.reach(StateDreqRcvd, passive)
+		r.recv(peerREQ(peerTID+1, peerID+1, peerQPN))
+		next := r.events(EventREQReceived)[0].Conn
+		r.sent()
+		r.ok(r.m.SendDREP(r.now, c, nil))
+		r.sent(mad.AttrDREP)
+		rep := repParams()
+		rep.QPN++
+		r.ok(r.m.Accept(r.now, next, rep))
+		r.sent(mad.AttrREP)
+		r.recv(newMsg(mad.AttrRTU, peerTID+1).ids(peerID+1, next.localID))
+		r.events(EventRTUReceived)
+		r.now = r.m.Deadline() // of TIMEWAIT
+		r.m.Timer(r.now)
+		r.events(EventTimewaitExit)
+		// The number is the new one's.
+		r.recv(peerREQ(peerTID+2, peerID+2, peerQPN))
+		if out := r.sent(mad.AttrREJ, mad.AttrDREQ); out[0].MAD[mad.HeaderLen+11] != byte(mad.RejectStaleConnection) {
+			t.Errorf("%x", out[0].MAD)
+		}
+		r.state(next, StateDreqSent)
+	}
+}
