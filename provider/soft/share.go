@@ -115,6 +115,9 @@ const farewellAgain = 100 * time.Millisecond
 // mourn says goodbye for a process that has died: to each peer of it a DREQ, as that process
 // would have sent it (IBA 12.6.13).
 func (s *sharing) mourn(death hosts.Death) {
+	if len(death.Conns) == 0 {
+		return
+	}
 	var d *Device
 	select {
 	case <-s.ready:
@@ -122,11 +125,11 @@ func (s *sharing) mourn(death hosts.Death) {
 	case <-time.After(joinPatience): // it could not be opened, or takes its time
 	}
 	switch {
-	case len(death.Conns) == 0:
-		return
 	case d == nil:
 		death.Fail()
 		return
+	case d.gone.Load():
+		return // so are the others' devices: nobody can say it
 	}
 	d.log.Info("a process that shares the addresses has died", "device", d.cfg.Name, "slot", death.Slot, "connections", len(death.Conns))
 	tid := rand.Uint64()
