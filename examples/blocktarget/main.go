@@ -86,7 +86,7 @@ func explain(err error) string {
 		hint = "The data is not what it was when its protection information was made. Nothing of it was acknowledged or written.\n" +
 			"  If it happens again, look at memory, file system and network of the side that made it"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		hint = "Is the target running, with this --port? blocktarget serve --bind ADDRESS starts one"
+		hint = "Is the target running, at this address and with this --port? blocktarget serve --bind ADDRESS starts one"
 	case errors.Is(err, syscall.EADDRINUSE):
 		hint = "Somebody has UDP port 4791 of the address and does not share it. Stop that, or choose another address\n" +
 			"  with --bind, on the loopback interface any of 127.0.0.0/8: --bind 127.0.0.2"

@@ -38,9 +38,12 @@ type file interface {
 // 0xFFFF and reference tag 0xFFFFFFFF, which check nothing, as on a formatted drive.
 var escape = bytes.Repeat([]byte{0xFF}, 64<<10)
 
-// NewMemory makes a store in memory. EINVAL: bad sizes.
+// NewMemory makes a store in memory. EINVAL: bad sizes; ENOMEM: there is not as much.
 func NewMemory(size int64, blockSize int, protect bool) (*Store, error) {
 	if err := check(size, blockSize); err != nil {
+		return nil, err
+	}
+	if err := room(size); err != nil {
 		return nil, err
 	}
 	s := &Store{bs: blockSize, blocks: size / int64(blockSize), data: memory(make([]byte, size))}
