@@ -219,8 +219,7 @@ type cmPair struct {
 	port                   int
 	// forever: the server does not end by itself.
 	forever bool
-	// clients are how many there are, one if 0: the kernel's at the same time, verbena's one after the other, since each process has an
-	// address for itself.
+	// clients are how many there are, one if 0: the kernel's at the same time, verbena's one after the other.
 	clients int
 	// ready waits for the server, if it does not listen on the port.
 	ready func(context.Context, *side) error
