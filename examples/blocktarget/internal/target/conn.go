@@ -44,6 +44,7 @@ type conn struct {
 	free    []*op
 	held    []*receive // hold requests for which there is no operation
 	starved []*op      // wait for a memory region
+	freed   uint64     // operations that gave theirs back
 }
 
 // receive is the place of one request.

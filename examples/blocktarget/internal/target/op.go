@@ -136,6 +136,9 @@ func (o *op) move(dir rdmarw.Direction) {
 	}
 	var err error
 	o.dir = dir
+	c.mu.Lock()
+	freed := c.freed
+	c.mu.Unlock()
 	if c.t.cfg.Protection != 0 {
 		attrs := c.t.signature(&o.req)
 		_, err = o.ctx.SignatureInit(c.qp, c.id.PortNum(), o.data, o.meta, &attrs, o.req.Addr, o.req.RKey, dir)
@@ -147,7 +150,7 @@ func (o *op) move(dir rdmarw.Direction) {
 	if err != nil {
 		o.way = wayNone
 		if errors.Is(err, syscall.EAGAIN) {
-			o.starve()
+			o.starve(freed)
 			return
 		}
 		c.shut("data cannot be moved", err)
@@ -166,17 +169,21 @@ func (o *op) move(dir rdmarw.Direction) {
 	}
 }
 
-// starve waits until another operation gives memory regions back.
-func (o *op) starve() {
+// starve waits until another operation gives memory regions back, if none has since freed
+// was read.
+func (o *op) starve(freed uint64) {
 	c := o.c
 	c.mu.Lock()
-	down := c.down
-	if !down {
+	down, again := c.down, c.freed != freed
+	if !down && !again {
 		c.starved = append(c.starved, o)
 	}
 	c.mu.Unlock()
-	if down {
+	switch {
+	case down:
 		o.finish()
+	case again:
+		o.move(o.dir)
 	}
 }
 
@@ -324,6 +331,7 @@ func (o *op) finish() {
 	o.destroy()
 	ready := c.d.pool.put(o, c.t.cfg.Store.BlockSize())
 	c.mu.Lock()
+	c.freed++
 	var hungry *op
 	if n := len(c.starved); n > 0 {
 		hungry, c.starved = c.starved[0], c.starved[1:]
