@@ -161,7 +161,7 @@ func TestGarbageWhileAtWork(t *testing.T) {
 			for range 100 {
 				scribble(r, bad.d, r.IntN(len(bad.d.w)))
 			}
-			scribble(r, bad.d, r.IntN(8)) // the header
+			scribble(r, bad.d, r.IntN(hdrDeaths+1)) // the header
 			scribble(r, bad.d, slotAt(r.IntN(Slots), r.IntN(slotWords)))
 			bad.d.store(slotAt(r.IntN(Slots), slotState), slotWord(r.Uint32(), r.IntN(3)))
 		}
@@ -170,7 +170,14 @@ func TestGarbageWhileAtWork(t *testing.T) {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(seed, uint64(10+n)))
 			var b [64]byte
-			for range 300 {
+			for i := range 300 {
+				if addr := netip.AddrFrom4([4]byte{127, 0, 0, byte(1 + n)}); i%50 == 0 {
+					if s, err := g.Sockets(addr, makeSockets(Slots)); err == nil {
+						closeFDs([]int{s.Own, s.Control})
+					}
+					g.Addrs()
+					_ = g.Drop(addr)
+				}
 				p, err := g.ClaimPort(mad.PortSpaceTCP, netip.AddrPortFrom(lo4, uint16(100+r.IntN(3))), driver.ClaimFlags(r.IntN(8)))
 				if err == nil {
 					_ = p.Listen(true)

@@ -661,3 +661,41 @@ func TestSharedWait(t *testing.T) {
 		}
 	}
 }
+
+// A message with buffers of the pool that cannot be sent loses none of them, nor does one in which something else
+// makes no sense.
+func TestPoolIsGivenBack(t *testing.T) {
+	s := newShared(t, freeLoopback(t), 8, false, 1, 2)
+	d := pkt.Datagram{Data: make([]byte, inlineMax+1), SegSize: inlineMax + 1, Src: netip.AddrPortFrom(s.addr, 5), Dst: s.addr}
+	if f := s.ports[1].hand(2, &d); f != port.Handed || s.h.left() != 1 {
+		t.Fatalf("%v, %d buffers in use", f, s.h.left())
+	}
+	g := s.h.members[2]
+	s.h.mu.Lock()
+	delete(s.h.members, 2)
+	s.h.mu.Unlock()
+	s.ports[1].Flush()
+	if s.h.left() != 0 || s.ports[1].Stats().RelayLost != 1 {
+		t.Errorf("%d buffers in use, %d lost", s.h.left(), s.ports[1].Stats().RelayLost)
+	}
+	s.h.mu.Lock()
+	s.h.members[2] = g
+	s.h.mu.Unlock()
+	// The first record names a buffer that is not the reader's.
+	o := &outbox{b: make([]byte, 0, mailMax)}
+	o.record(kindPool, &d, len(d.Data))
+	order.PutUint32(o.b[16:], 7)
+	buf, _ := s.h.members[1].PoolGet()
+	s.h.members[1].PoolBytes(buf)[5] = 2 << (slotShift - 16) // the queue pair
+	s.h.members[1].PoolPass(buf, 2)
+	at := len(o.b)
+	o.record(kindPool, &d, len(d.Data))
+	order.PutUint32(o.b[at+16:], uint32(buf))
+	if err := s.h.members[1].Send(2, o.b); err != nil {
+		t.Fatal(err)
+	}
+	s.receive(t, map[int]int{2: 1}, func(int, *pkt.Datagram, []byte) {})
+	if s.h.left() != 0 {
+		t.Errorf("%d buffers in use", s.h.left())
+	}
+}
