@@ -112,6 +112,33 @@ func TestSharedAddressLost(t *testing.T) {
 	}
 }
 
+// TestSharedAddressLostWhileStopped: a process is stopped while the address goes and returns, and so has the sockets of
+// before. Others get the address all the same, and it goes on with it.
+func TestSharedAddressLostWhileStopped(t *testing.T) {
+	na, nb := vethPair(t, 1500, true)
+	stopped, a, b := na.open(t, "stopped"), na.open(t, "a"), nb.open(t, "b")
+	c := connect(stopped, b, connArgs{typ: ib.RC, addr: is4, size: 1 << 18, timeout: 18})
+	c.write(1<<14, 16, 8, 1)
+	d := connect(a, b, connArgs{typ: ib.RC, addr: is4, size: 1 << 18, timeout: 18})
+	if err := syscall.Kill(stopped.who.PID, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	na.addr(t, false, addrA)
+	a.event(ib.EventGIDChange)
+	na.addr(t, true, addrA)
+	a.event(ib.EventGIDChange)
+	d.write(1<<14, 16, 8, 2)
+	late := na.open(t, "late")
+	everyPair(t, 3, []*node{late}, []*node{a})
+	if err := syscall.Kill(stopped.who.PID, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	c.write(1<<14, 16, 8, 4)
+	for _, n := range []*node{late, stopped, a, b} {
+		n.close()
+	}
+}
+
 // TestSharedInterfaceRemoved: every process that shares its addresses learns that the interface went.
 func TestSharedInterfaceRemoved(t *testing.T) {
 	na, nb := vethPair(t, 1500, true)
