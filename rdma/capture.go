@@ -16,7 +16,8 @@ const CaptureEnv = "VERBENA_PCAP"
 // what VERBENA_PCAP says. The file is made or emptied when the device is opened and
 // complete when it is closed; until then it is at most a tenth of a second behind.
 // {device} and {pid} in the path are replaced. Only one device at a time can write
-// to a file: opening another one fails with EBUSY. The empty path: no capture.
+// to a file: opening another one fails with EBUSY, so that a Host, which opens
+// all of them, needs {device}. The empty path: no capture.
 func WithCapture(path string) Option {
 	return func(c *config) { c.capture.Path, c.capture.W, c.captured = path, nil, true }
 }

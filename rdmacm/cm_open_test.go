@@ -3,6 +3,9 @@ package rdmacm_test
 import (
 	"context"
 	"errors"
+	"net/netip"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/verbena-rdma/verbena/rdmacm"
@@ -41,4 +44,30 @@ func TestContextEndsOpening(t *testing.T) {
 	}
 	r.b.dead = true // the manager closes the device
 	r.b.must(errors.Join(r.b.ch.Close(), r.b.m.Close(), m.Close()))
+}
+
+// broken is a provider of a device that cannot be opened.
+type broken struct{}
+
+func (broken) Devices(context.Context) ([]driver.DeviceInfo, error) {
+	return []driver.DeviceInfo{{Name: "broken"}}, nil
+}
+
+func (broken) Open(context.Context, string) (driver.Device, error) {
+	return nil, errors.New("its file is taken")
+}
+
+// Where an address is not found while a device is missing, the error tells why it is.
+func TestAddressOfMissingDevice(t *testing.T) {
+	r := newCMRig(t)
+	m := rdmacm.NewManager(rdmacm.WithManual(r.net.Now), rdmacm.WithContexts(r.a.ctx), rdmacm.WithProviders(broken{}))
+	id, err := m.NewID(nil, rdmacm.PSTCP, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = id.Bind(netip.MustParseAddrPort("192.0.2.99:7000"))
+	if !errors.Is(err, syscall.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "its file is taken") {
+		t.Errorf("%v, want EADDRNOTAVAIL and why a device is missing", err)
+	}
+	r.a.must(errors.Join(id.Destroy(t.Context()), m.Close()))
 }

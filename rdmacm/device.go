@@ -98,7 +98,7 @@ func (m *Manager) open(ctx context.Context) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.opened, m.devs = true, devs
+	m.opened, m.devs, m.leftOut = true, devs, errors.Join(errs...)
 	if !m.cfg.manual {
 		m.stopped.Add(1)
 		go m.run()
@@ -224,6 +224,9 @@ func (m *Manager) deviceOf(a netip.Addr) (*device, error) {
 		if _, ok := d.gid(a); ok {
 			return d, nil
 		}
+	}
+	if m.leftOut != nil {
+		return nil, fmt.Errorf("no device has the address %s (%w), but a device could not be opened: %v", a, syscall.EADDRNOTAVAIL, m.leftOut)
 	}
 	return nil, fmt.Errorf("no device has the address %s: %w", a, syscall.EADDRNOTAVAIL)
 }

@@ -71,6 +71,7 @@ type Manager struct {
 	mu       sync.Mutex
 	opened   bool
 	devs     []*device
+	leftOut  error // why devices are missing; nil: none is
 	ports    map[PortSpace]map[uint16][]*ID
 	ids      map[*ID]struct{}
 	channels int

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/cli"
+	"github.com/verbena-rdma/verbena/rdma"
 )
 
 // What a program of this host sends and receives is captured by the environment
@@ -44,6 +45,21 @@ func TestDump(t *testing.T) {
 		if r := verbena(t, "dump", "-c", "3", f).want(t, cli.ExitOK); strings.Count(r.stdout, "\n") != 3 {
 			t.Errorf("-c 3 prints\n%s", r.stdout)
 		}
+	}
+}
+
+// A program that opens all devices says so if their captures have one name: the first would
+// have the file, and the rest be missing.
+func TestCaptureOfAll(t *testing.T) {
+	t.Parallel()
+	list, err := rdma.Devices(t.Context())
+	if err != nil || len(list) < 2 {
+		t.Skipf("%d devices, %v: one has nobody to take the file from", len(list), err)
+	}
+	cmd := command(t, "ping", "-s", "-p", "7199")
+	cmd.Env = append(cmd.Env, "VERBENA_PCAP="+filepath.Join(t.TempDir(), "{pid}.pcapng"))
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "{device}") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"github.com/verbena-rdma/verbena/cmd/verbena/internal/cli"
@@ -48,9 +49,15 @@ func (a *App) openAll(ctx context.Context) error {
 	var first error
 	for _, d := range list {
 		dev, err := d.Open(ctx)
-		if err == nil {
+		switch {
+		case err == nil:
 			a.devs = append(a.devs, dev)
-		} else if first == nil {
+		case errors.Is(err, syscall.EBUSY): // its capture: left out, it would be missed without a word
+			for _, d := range a.devs {
+				err = errors.Join(err, d.Close())
+			}
+			return cli.Hint(err, "All devices are opened, and each needs a file: write {device} into the name that "+rdma.CaptureEnv+" gives")
+		case first == nil:
 			first = err
 		}
 	}
