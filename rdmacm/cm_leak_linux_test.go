@@ -50,8 +50,10 @@ func (l leakable) check(t *testing.T, after leakable, n int) {
 		t.Errorf("memory has grown by %d bytes in %d cycles", grown, n)
 	}
 	after.heap, l.heap = 0, 0
-	// A thread of the runtime may have taken a descriptor or two, no more.
-	if after.files > l.files+2 || after.goroutines > l.goroutines+1 {
+	// A thread of the runtime may have taken a descriptor or two; of many cycles some more,
+	// since the tests of other packages, which come meanwhile, may share devices with this
+	// process: it then has descriptors of theirs.
+	if after.files > l.files+2+n/1000 || after.goroutines > l.goroutines+1 {
 		t.Errorf("%+v after %d cycles, before %+v", after, n, l)
 	}
 	if after.ids != l.ids || after.ports != l.ports || after.conns != 0 {
