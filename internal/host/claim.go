@@ -56,7 +56,6 @@ func claimWord(slot int, gen, seq uint32, state uint64) uint64 {
 }
 
 func claimOwner(w uint64) (slot int, gen uint32) { return int(w >> 4 & 0xFF), uint32(w >> 32) }
-func claimSeq(w uint64) uint32                   { return uint32(w>>12) & 0xFFFFF }
 func claimState(w uint64) uint64                 { return w & 0xF }
 func withState(w, state uint64) uint64           { return w&^0xF | state }
 
