@@ -285,7 +285,9 @@ func TestDestroyUnderUse(t *testing.T) {
 			started <- struct{}{}
 			for {
 				if _, err := r.a.id.GetSendComp(t.Context()); err != nil {
-					if !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.EINVAL) {
+					// Entries of the send queue are free once their work is done, whether or not somebody has
+					// heard of it: who posts without end overruns a slow reader.
+					if !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.EOVERFLOW) {
 						t.Error(err)
 					}
 					return
