@@ -133,6 +133,9 @@ interop: ## Against the Linux kernel's own RDMA in QEMU (Linux, root)
 bench: ## Beside iperf3, sockperf, UCX and the bare loop; SHORT=1 for a quick look
 	bench/setup.sh
 	$(GO) run ./bench/cmd/verbena-bench $(if $(filter-out 0,$(SHORT)),-short) $(ARGS)
+	@echo "== processes at one address: joining, connecting"
+	$(GO) test -run '^$$' -bench '^Benchmark(Join|Connect1000QueuePairs|ConnectRateOfProcesses)$$' -benchtime 20x ./internal/host
+	$(GO) test -run '^$$' -bench '^Benchmark(Join|Connect1000QueuePairs|ConnectRateOfProcesses)$$' -benchtime 3x ./rdmacm
 
 .PHONY: clean
 clean: ## Remove what was built and measured

@@ -13,6 +13,7 @@ import (
 	"github.com/verbena-rdma/verbena/port/udp"
 	"github.com/verbena-rdma/verbena/provider/soft"
 	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
 // side is one process: a device, memory, and connected queue pairs.
@@ -41,17 +42,9 @@ func (s *side) open() error {
 	if err != nil {
 		return err
 	}
-	p, err := udp.Open(udp.Config{RecvBuf: s.RecvBuf})
+	d, err := s.openDevice(addr)
 	if err != nil {
 		return err
-	}
-	cfg := soft.Config{Name: "soft_lo", NetDev: "lo", Addrs: []netip.Addr{addr}, Port: p}
-	if s.Sleep {
-		cfg.WaitSpin = -1
-	}
-	d, err := soft.NewDevice(cfg)
-	if err != nil {
-		return errors.Join(err, p.Close())
 	}
 	s.dev = verbs.NewContext(d)
 	if s.pd, err = s.dev.AllocPD(); err != nil {
@@ -70,6 +63,25 @@ func (s *side) open() error {
 	}
 	s.rcq, err = s.dev.CreateCQ(2*depth*min(s.QPs, 1000)+1, nil, nil)
 	return err
+}
+
+func (s *side) openDevice(addr netip.Addr) (driver.Device, error) {
+	if s.Share != "" {
+		return s.openShared(addr)
+	}
+	p, err := udp.Open(udp.Config{RecvBuf: s.RecvBuf})
+	if err != nil {
+		return nil, err
+	}
+	cfg := soft.Config{Name: "soft_lo", NetDev: "lo", Addrs: []netip.Addr{addr}, Port: p}
+	if s.Sleep {
+		cfg.WaitSpin = -1
+	}
+	d, err := soft.NewDevice(cfg)
+	if err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return d, nil
 }
 
 // newSide opens the device, creates everything and connects with the peer that the parent introduces.

@@ -140,6 +140,9 @@ func (s *side) stream(d time.Duration) (result, error) {
 				}
 			}
 		}
+		if open == 0 {
+			continue // there is nothing to wait for
+		}
 		n, err := s.take(s.scq, wcs)
 		if err != nil {
 			return result{}, err

@@ -36,6 +36,7 @@ type job struct {
 	Duration time.Duration `json:"duration"`
 	Addr     string        `json:"addr"`
 	Other    string        `json:"other"` // the peer's address
+	Share    string        `json:"share"` // see share.go; "": a port of one's own
 }
 
 // peerInfo is what a side tells the other.
@@ -62,7 +63,7 @@ const depth = 128
 func Roles() map[string]bench.Role {
 	return map[string]bench.Role{
 		roleClient: client, roleServer: server, roleIdle: idle, roleCMClient: cmClient, roleCMServer: cmServer,
-		roleRWClient: rwClient, roleRWServer: rwServer,
+		roleRWClient: rwClient, roleRWServer: rwServer, roleMember: member,
 	}
 }
 
@@ -105,7 +106,7 @@ func Workloads(short bool) []bench.Workload {
 			return idleMemory(ctx, o, name, n)
 		}})
 	}
-	return slices.Concat(list, rwWorkloads(short), cmWorkloads(short))
+	return slices.Concat(list, shareWorkloads(), rwWorkloads(short), cmWorkloads(short))
 }
 
 // procs gives programs that sleep two processors of the runtime, as one that is not
@@ -116,12 +117,17 @@ const procs = "GOMAXPROCS=2"
 func batchFor(size int) int { return min(max(65536/size, 1), 32) }
 
 // run starts both sides, introduces them to each other, and reads what the client saw.
-func run(ctx context.Context, o bench.Options, name string, j job) (_ []bench.Measurement, err error) {
+func run(ctx context.Context, o bench.Options, name string, j job) ([]bench.Measurement, error) {
+	a, b := addresses()
+	return runAt(ctx, o, name, j, a, b)
+}
+
+// runAt is run at given addresses, of the server and the client.
+func runAt(ctx context.Context, o bench.Options, name string, j job, a, b string) (_ []bench.Measurement, err error) {
 	ctx, cancel := context.WithTimeout(ctx, o.Duration+30*time.Second)
 	defer cancel()
 	j.Duration = o.Duration
 	j.QPs, j.Batch = max(j.QPs, 1), max(j.Batch, 1)
-	a, b := addresses()
 	sj, cj := j, j
 	sj.Addr, sj.Other, cj.Addr, cj.Other = a, b, b, a
 	var env []string
@@ -192,7 +198,7 @@ func measurements(name string, j job, r, served result) []bench.Measurement {
 	return []bench.Measurement{{Name: name, Unit: bench.BytesPerSecond, Value: float64(j.Size) / perMessage, CPUPerByte: cpu}}
 }
 
-// addresses are two loopback addresses; the UDP port is fixed, so two processes need two.
+// addresses are two loopback addresses that nobody else uses.
 func addresses() (a, b string) {
 	n := time.Now().UnixNano() / 1000
 	x, y := n%250+1, n/250%250+1

@@ -31,6 +31,11 @@ var comparisons = []comparison{
 	{ours: "verbena/write_rate/8/batch1", fixed: 0.25e6, text: "0.25 M/s", later: 1},
 	{ours: "verbena/idle_qp/16", fixed: 8 << 10, text: "8 KiB", goal: 1, later: 2},
 	{ours: "verbena/cm_cycles/64", fixed: 5000, text: "5,000 /s", goal: 1},
+	// Processes that share an address beside two that have one each.
+	{ours: "verbena/share_bw/65536/beside3/poll", beside: []string{"verbena/share_bw/65536/alone/poll"}, goal: 0.95},
+	{ours: "verbena/share_bw/65536/beside3/sleep", beside: []string{"verbena/share_bw/65536/alone/sleep"}, goal: 0.95},
+	{ours: "verbena/share_bw/65536/relayed/poll", beside: []string{"verbena/share_bw/65536/alone/poll"}},
+	{ours: "verbena/share_bw/65536/relayed/sleep", beside: []string{"verbena/share_bw/65536/alone/sleep"}, goal: 0.7},
 	// Contexts beside plain posts of the same transfers, by the ways that they may take.
 	{ours: "verbena/rw_write/65536/16/single/of_plain", fixed: 1, text: "plain posts", goal: 0.95},
 	{ours: "verbena/rw_read/65536/16/single/of_plain", fixed: 1, text: "plain posts", goal: 0.95},
