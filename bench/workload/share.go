@@ -20,7 +20,7 @@ const roleMember = "verbena/member"
 const (
 	shareAlone   = "alone"   // one each, shared with nobody
 	shareBeside3 = "beside3" // the same one, as three more processes that do nothing
-	shareRelayed = "relayed" // the same one, without the kernel's steering: the steward hands datagrams over
+	shareRelayed = "relayed" // the same one, without the kernel's steering: the steward, a third process, hands all datagrams over
 )
 
 // shareWorkloads is what it costs that processes share an address: WRITEs of 64 KiB from one process to another, both polling or
@@ -38,8 +38,9 @@ func shareWorkloads() (list []bench.Workload) {
 				if way != shareAlone {
 					b = a
 				}
-				if way == shareBeside3 {
-					for range 3 {
+				// The first member is the steward: without steering somebody else than the two.
+				if others := map[string]int{shareBeside3: 3, shareRelayed: 1}[way]; others > 0 {
+					for range others {
 						m, err := bench.StartChild(ctx, roleMember, o.Cores[1], job{Addr: a, Other: a, Share: way, QPs: 1})
 						if err != nil {
 							return nil, err
