@@ -79,7 +79,7 @@ type Child struct {
 	dec *json.Decoder
 }
 
-// StartChild starts a copy of this program pinned to a core. env adds to the environment ("GOMAXPROCS=2"). The caller closes it.
+// StartChild starts a copy of this program pinned to a core, or to none ([AnyCore]). env adds to the environment ("GOMAXPROCS=2"). The caller closes it.
 func StartChild(ctx context.Context, role string, core int, args any, env ...string) (*Child, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -106,9 +106,12 @@ func StartChild(ctx context.Context, role string, core int, args any, env ...str
 	return c, nil
 }
 
+// AnyCore pins nothing.
+const AnyCore = -1
+
 // Pinned returns a command that runs on one core only, where the system has taskset; elsewhere on any.
 func Pinned(ctx context.Context, core int, program string, args ...string) *exec.Cmd {
-	if taskset, err := exec.LookPath("taskset"); err == nil {
+	if taskset, err := exec.LookPath("taskset"); err == nil && core != AnyCore {
 		args = append([]string{"-c", strconv.Itoa(core), program}, args...)
 		program = taskset
 	}

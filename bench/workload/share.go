@@ -41,7 +41,7 @@ func shareWorkloads() (list []bench.Workload) {
 				// The first member is the steward: without steering somebody else than the two.
 				if others := map[string]int{shareBeside3: 3, shareRelayed: 1}[way]; others > 0 {
 					for range others {
-						m, err := bench.StartChild(ctx, roleMember, o.Cores[1], job{Addr: a, Other: a, Share: way, QPs: 1})
+						m, err := bench.StartChild(ctx, roleMember, bench.AnyCore, job{Addr: a, Other: a, Share: way, QPs: 1})
 						if err != nil {
 							return nil, err
 						}
