@@ -41,9 +41,9 @@ func shareWorkloads() (list []bench.Workload) {
 				// The first member is the steward: without steering somebody else than the two.
 				if others := map[string]int{shareBeside3: 3, shareRelayed: 1}[way]; others > 0 {
 					for range others {
-						m, err := bench.StartChild(ctx, roleMember, bench.AnyCore, job{Addr: a, Other: a, Share: way, QPs: 1})
-						if err != nil {
-							return nil, err
+						m, startErr := bench.StartChild(ctx, roleMember, bench.AnyCore, job{Addr: a, Other: a, Share: way, QPs: 1})
+						if startErr != nil {
+							return nil, startErr
 						}
 						defer func() { err = errors.Join(err, m.Close()) }()
 						var ready string
