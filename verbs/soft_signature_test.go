@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/verbena-rdma/verbena/internal/pi/pimodel"
+
 	"pgregory.net/rapid"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -150,24 +152,24 @@ func TestSignatureModel(t *testing.T) {
 		if !out {
 			from, to = to, from
 		}
-		var tuples []tuple
+		var tuples []pimodel.Tuple
 		if from.SigType != ib.SigTypeNone {
 			for k := range blocks {
-				tuples = append(tuples, modelTuple(&from.DIF, blocks[k], k))
+				tuples = append(tuples, pimodel.Make(&from.DIF, blocks[k], k))
 			}
 			spoilBlocks(t, blocks, tuples)
 		}
-		result, wrong := modelTurn(a, from, to, blocks, tuples)
-		onTheWire := mix(blocks, result)
+		result, wrong := pimodel.Turn(a, from, to, blocks, tuples)
+		onTheWire := pimodel.Mix(blocks, result)
 		if !out {
-			onTheWire = mix(blocks, tuples)
+			onTheWire = pimodel.Mix(blocks, tuples)
 			clear(other.Bytes())
 			copy(other.Bytes(), onTheWire)
 		} else if mixed {
-			spreadOver(data, mix(blocks, tuples))
+			spreadOver(data, pimodel.Mix(blocks, tuples))
 		} else {
-			spreadOver(data, mix(blocks, nil))
-			spreadOver(meta, mix(make([][]byte, n), tuples))
+			spreadOver(data, pimodel.Mix(blocks, nil))
+			spreadOver(meta, pimodel.Mix(make([][]byte, n), tuples))
 		}
 		r.mapSig(owner, q, m, data, meta, a)
 		if int(m.Length()) != len(onTheWire) {
@@ -229,9 +231,9 @@ func TestSignatureModel(t *testing.T) {
 				t.Fatalf("%s: on the wire\n% x\nwant\n% x", op, got, onTheWire)
 			}
 		} else {
-			wantData, wantMeta := mix(blocks, nil), mix(make([][]byte, n), result)
+			wantData, wantMeta := pimodel.Mix(blocks, nil), pimodel.Mix(make([][]byte, n), result)
 			if mixed {
-				wantData, wantMeta = mix(blocks, result), nil
+				wantData, wantMeta = pimodel.Mix(blocks, result), nil
 			}
 			if got := bytes.Join(data, nil); !bytes.Equal(got, wantData) {
 				t.Fatalf("%s: in memory\n% x\nwant\n% x", op, got, wantData)
@@ -295,7 +297,7 @@ func spreadOver(list [][]byte, b []byte) {
 
 // spoilBlocks breaks some blocks and tuples, and gives some tuples the marks of an
 // escape.
-func spoilBlocks(t *rapid.T, blocks [][]byte, tuples []tuple) {
+func spoilBlocks(t *rapid.T, blocks [][]byte, tuples []pimodel.Tuple) {
 	for range rapid.IntRange(0, 3).Draw(t, "spoilt") {
 		k := rapid.IntRange(0, len(blocks)-1).Draw(t, "block")
 		switch rapid.IntRange(0, 2).Draw(t, "how") {
@@ -382,7 +384,7 @@ func TestSignatureUnreliable(t *testing.T) {
 		// Once more with the third block wrong, from memory that knows nothing of it.
 		var b []byte
 		for k := range 4 {
-			x := modelTuple(&wire.DIF, src[512*k:512*k+512], k)
+			x := pimodel.Make(&wire.DIF, src[512*k:512*k+512], k)
 			b = append(append(b, src[512*k:512*k+512]...), x[:]...)
 		}
 		b[2*520+100] ^= 1
@@ -416,7 +418,7 @@ func TestSignatureUnreliable(t *testing.T) {
 		t.Errorf("datagram: %+v", e)
 	}
 	datagram(far.SGE(0, 600))
-	want := modelTuple(&wire.DIF, src[:512], 0)
+	want := pimodel.Make(&wire.DIF, src[:512], 0)
 	if !bytes.Equal(far.Bytes()[40:560], append(bytes.Clone(src[:512]), want[:]...)) {
 		t.Error("datagram: other bytes")
 	}
@@ -445,16 +447,16 @@ func TestSignatureChains(t *testing.T) {
 		a := &ib.SigAttrs{CheckMask: 0xFF, Mem: difCRC(512), Wire: difCRC(512), MetaLength: 64}
 		a.Mem.DIF.RefTag, a.Wire.DIF.RefTag = uint32(i), uint32(i)
 		blocks := make([][]byte, 8)
-		tuples := make([]tuple, 8)
+		tuples := make([]pimodel.Tuple, 8)
 		for k := range blocks {
 			blocks[k] = counted(512, byte(i+k), 3)
-			tuples[k] = modelTuple(&a.Wire.DIF, blocks[k], k)
+			tuples[k] = pimodel.Make(&a.Wire.DIF, blocks[k], k)
 		}
 		broken := i%3 == 0
 		if broken {
 			blocks[5][7] ^= 0x80
 		}
-		copy(disk.Bytes(), mix(blocks, tuples))
+		copy(disk.Bytes(), pimodel.Mix(blocks, tuples))
 		if _, err := m.MapSGPI([][]byte{data[:1000], data[1000:]}, 0, [][]byte{meta}, 0, page); err != nil {
 			t.Fatal(err)
 		}
@@ -494,7 +496,7 @@ func TestSignatureChains(t *testing.T) {
 				t.Errorf("round %d: %+v, %v", i, e, bad)
 			}
 		}
-		if !bytes.Equal(data, mix(blocks, nil)) || !bytes.Equal(meta, mix(make([][]byte, 8), tuples)) {
+		if !bytes.Equal(data, pimodel.Mix(blocks, nil)) || !bytes.Equal(meta, pimodel.Mix(make([][]byte, 8), tuples)) {
 			t.Fatalf("round %d: other bytes", i)
 		}
 	}
@@ -720,7 +722,7 @@ func TestSignatureBatch(t *testing.T) {
 	if wcs[0].Opcode != ib.WCRegMR || wcs[0].Status != ib.WCSuccess || wcs[1].Status != ib.WCSuccess {
 		t.Errorf("%+v", wcs)
 	}
-	want := modelTuple(&wire.DIF, data, 0)
+	want := pimodel.Make(&wire.DIF, data, 0)
 	if !bytes.Equal(far.Bytes(), append(bytes.Clone(data), want[:]...)) {
 		t.Errorf("% x", far.Bytes())
 	}

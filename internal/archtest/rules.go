@@ -36,7 +36,7 @@ func Verbena() Rules {
 	return Rules{
 		Module: "github.com/verbena-rdma/verbena",
 		Floors: [][]string{
-			0: {"ib", "internal/psn", "internal/crc", "internal/pi", "internal/wire/*"},
+			0: {"ib", "internal/psn", "internal/crc", "internal/pi", "internal/pi/pimodel", "internal/wire/*"},
 			1: {
 				"internal/queue", "internal/ring", "internal/mem", "internal/pkt", "internal/timer", "internal/trace",
 				"verbs/driver",
@@ -51,6 +51,7 @@ func Verbena() Rules {
 		Sideways: []Edge{
 			{"ib", "internal/psn"},
 			{"internal/pi", "ib"},
+			{"internal/pi/pimodel", "ib"},
 			{"internal/wire/*", "ib"},
 			{"internal/wire/*", "internal/psn"},
 			{"internal/wire/*", "internal/crc"}, // the ICRC

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/verbena-rdma/verbena/internal/pi/pimodel"
+
 	"pgregory.net/rapid"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -92,7 +94,7 @@ func counting(n int, first byte, step int) []byte {
 // inserted, stripped, passed, converted.
 func TestSignatureBytes(t *testing.T) {
 	blocks := [][]byte{zerosThen(counting(32, 0, 1)...), zerosThen(counting(32, 0xFF, -1)...), zerosThen(bytes.Repeat([]byte{0xFF}, 32)...)}
-	crc := []tuple{
+	crc := []pimodel.Tuple{
 		{0x02, 0x24, 0x12, 0x34, 0xAB, 0xCD, 0x00, 0x00},
 		{0xA0, 0xB7, 0x12, 0x34, 0xAB, 0xCD, 0x00, 0x01},
 		{0xA2, 0x93, 0x12, 0x34, 0xAB, 0xCD, 0x00, 0x02},
@@ -109,14 +111,14 @@ func TestSignatureBytes(t *testing.T) {
 	if got := gather(t, tb, pd, r, 515, 6); !bytes.Equal(got, append(bytes.Clone(crc[0][3:]), blocks[1][0])) {
 		t.Errorf("from inside a tuple: % x", got)
 	}
-	if got := gather(t, tb, pd, r, 0, 3*520); !bytes.Equal(got, mix(blocks, crc)) {
+	if got := gather(t, tb, pd, r, 0, 3*520); !bytes.Equal(got, pimodel.Mix(blocks, crc)) {
 		t.Errorf("inserted:\n% x", got)
 	}
 
 	// Stripped: what arrives without tuples in memory is the data.
 	into := make([]byte, 3*512)
 	r = sigRegion(t, tb, pd, [][]byte{into}, nil, &ib.SigAttrs{CheckMask: 0xFF, Wire: dif})
-	scatter(t, tb, pd, r, 0, mix(blocks, crc))
+	scatter(t, tb, pd, r, 0, pimodel.Mix(blocks, crc))
 	if e, bad := r.SigStatus(); !bytes.Equal(into, data) || bad {
 		t.Errorf("stripped: %+v, %v", e, bad)
 	}
@@ -129,13 +131,13 @@ func TestSignatureBytes(t *testing.T) {
 	}
 	clear(into)
 	scatter(t, tb, pd, r, 0, data)
-	if e, bad := r.SigStatus(); !bytes.Equal(into, data) || !bytes.Equal(meta, mix(make([][]byte, 3), crc)) || bad {
+	if e, bad := r.SigStatus(); !bytes.Equal(into, data) || !bytes.Equal(meta, pimodel.Mix(make([][]byte, 3), crc)) || bad {
 		t.Errorf("inserted into memory: % x, %+v", meta, e)
 	}
 	behind := make([]byte, 3*520)
 	r = sigRegion(t, tb, pd, [][]byte{behind}, nil, &ib.SigAttrs{CheckMask: 0xFF, Mem: dif, Wire: dif})
-	scatter(t, tb, pd, r, 0, mix(blocks, crc))
-	if e, bad := r.SigStatus(); !bytes.Equal(behind, mix(blocks, crc)) || bad {
+	scatter(t, tb, pd, r, 0, pimodel.Mix(blocks, crc))
+	if e, bad := r.SigStatus(); !bytes.Equal(behind, pimodel.Mix(blocks, crc)) || bad {
 		t.Errorf("passed: %+v", e)
 	}
 
@@ -146,7 +148,7 @@ func TestSignatureBytes(t *testing.T) {
 	r = sigRegion(t, tb, pd, [][]byte{one}, [][]byte{meta[:8]}, &ib.SigAttrs{CheckMask: 0xFF, Mem: sum, Wire: dif})
 	copy(meta, []byte{0x22, 0x0D, 0x12, 0x34, 0xAB, 0xCD, 0, 0})
 	got := gather(t, tb, pd, r, 512, 8)
-	want := modelTuple(&dif.DIF, one, 0)
+	want := pimodel.Make(&dif.DIF, one, 0)
 	if e, bad := r.SigStatus(); !bytes.Equal(got, want[:]) || bad {
 		t.Errorf("converted: % x, want % x; %+v", got, want, e)
 	}
@@ -212,7 +214,7 @@ func spread(list [][]byte, b []byte) {
 }
 
 // spoil breaks some tuples and blocks, and gives some tuples the marks of an escape.
-func spoil(t *rapid.T, blocks [][]byte, tuples []tuple) {
+func spoil(t *rapid.T, blocks [][]byte, tuples []pimodel.Tuple) {
 	for range rapid.IntRange(0, 3).Draw(t, "spoilt") {
 		k := rapid.IntRange(0, len(blocks)-1).Draw(t, "block")
 		switch rapid.IntRange(0, 3).Draw(t, "how") {
@@ -254,10 +256,10 @@ func signatureModel(t *rapid.T) {
 		metaList = drawList(t, "meta", 8*n)
 	}
 	dataList := drawList(t, "data", size)
-	right := func(d *ib.T10DIFDomain) []tuple {
-		l := make([]tuple, n)
+	right := func(d *ib.T10DIFDomain) []pimodel.Tuple {
+		l := make([]pimodel.Tuple, n)
 		for k := range l {
-			l[k] = modelTuple(d, blocks[k], k)
+			l[k] = pimodel.Make(d, blocks[k], k)
 		}
 		return l
 	}
@@ -285,19 +287,19 @@ func signatureModel(t *rapid.T) {
 	}
 
 	// From memory to the wire.
-	var tuples []tuple
+	var tuples []pimodel.Tuple
 	if inMem {
 		tuples = right(&a.Mem.DIF)
 		spoil(t, blocks, tuples)
 	}
 	if mixed {
-		spread(dataList, mix(blocks, tuples))
+		spread(dataList, pimodel.Mix(blocks, tuples))
 	} else {
-		spread(dataList, mix(blocks, nil))
-		spread(metaList, mix(make([][]byte, n), tuples))
+		spread(dataList, pimodel.Mix(blocks, nil))
+		spread(metaList, pimodel.Mix(make([][]byte, n), tuples))
 	}
-	out, first := modelTurn(a, &a.Mem, &a.Wire, blocks, tuples)
-	want := mix(blocks, out)
+	out, first := pimodel.Turn(a, &a.Mem, &a.Wire, blocks, tuples)
+	want := pimodel.Mix(blocks, out)
 	if int(r.Length()) != len(want) {
 		t.Fatalf("length %d, want %d", r.Length(), len(want))
 	}
@@ -320,14 +322,14 @@ func signatureModel(t *rapid.T) {
 		tuples = right(&a.Wire.DIF)
 		spoil(t, blocks, tuples)
 	}
-	out, first = modelTurn(a, &a.Wire, &a.Mem, blocks, tuples)
-	wire := mix(blocks, tuples)
+	out, first = pimodel.Turn(a, &a.Wire, &a.Mem, blocks, tuples)
+	wire := pimodel.Mix(blocks, tuples)
 	spread(dataList, make([]byte, size))
 	cuts(len(wire), func(off, n int) { scatter(t, tb, pd, r, off, wire[off:off+n]) })
 	check("to memory", first)
-	wantData, wantMeta := mix(blocks, nil), mix(make([][]byte, n), out)
+	wantData, wantMeta := pimodel.Mix(blocks, nil), pimodel.Mix(make([][]byte, n), out)
 	if mixed {
-		wantData, wantMeta = mix(blocks, out), nil
+		wantData, wantMeta = pimodel.Mix(blocks, out), nil
 	}
 	if got := bytes.Join(dataList, nil); !bytes.Equal(got, wantData) {
 		t.Fatalf("in memory:\n% x\nwant\n% x", got, wantData)
@@ -345,7 +347,7 @@ func TestSignatureEveryByte(t *testing.T) {
 		dif.DIF.BGType = kind
 		a := &ib.SigAttrs{CheckMask: 0xFF, Mem: dif, Wire: dif}
 		blocks := [][]byte{counting(512, 1, 3), counting(512, 9, 5)}
-		right := mix(blocks, []tuple{modelTuple(&dif.DIF, blocks[0], 0), modelTuple(&dif.DIF, blocks[1], 1)})
+		right := pimodel.Mix(blocks, []pimodel.Tuple{pimodel.Make(&dif.DIF, blocks[0], 0), pimodel.Make(&dif.DIF, blocks[1], 1)})
 		memory := bytes.Clone(right)
 		r := sigRegion(t, tb, pd, [][]byte{memory}, nil, a)
 		for i := range right {
@@ -389,7 +391,7 @@ func TestSignatureStatus(t *testing.T) {
 	dif := crcDomain(512)
 	data, meta := make([]byte, 4*512), make([]byte, 4*8)
 	for k := range 4 {
-		x := modelTuple(&dif.DIF, data[:512], k)
+		x := pimodel.Make(&dif.DIF, data[:512], k)
 		copy(meta[8*k:], x[:])
 	}
 	r := sigRegion(t, tb, pd, [][]byte{data}, [][]byte{meta}, &ib.SigAttrs{CheckMask: 0xFF, Mem: dif})
@@ -503,7 +505,7 @@ func TestSignatureSnapshot(t *testing.T) {
 	all := append(append(counting(600, 0, 1)[76:], two...), counting(500, 7, 1)...)
 	var want []byte
 	for k := 0; len(all) > 0; k++ {
-		x := modelTuple(&dif.DIF, all[:512], k)
+		x := pimodel.Make(&dif.DIF, all[:512], k)
 		want, all = append(append(want, all[:512]...), x[:]...), all[512:]
 	}
 	if got, ok := get(4 * 520); !ok || !bytes.Equal(got, want) {

@@ -1,4 +1,6 @@
-package mem
+// Package pimodel says what becomes of blocks with protection information between memory and wire in the simplest way, a whole
+// block at a time, bit by bit and byte by byte: what tests of the fast way compare with.
+package pimodel
 
 import (
 	"encoding/binary"
@@ -6,13 +8,11 @@ import (
 	"github.com/verbena-rdma/verbena/ib"
 )
 
-// What becomes of blocks between memory and wire, said once more in the simplest way:
-// a whole block at a time, bit by bit and byte by byte.
+// Tuple is the protection information of a block, as it lies in memory and on the wire.
+type Tuple [8]byte
 
-type tuple [8]byte
-
-// modelGuard is the guard of a block by definition.
-func modelGuard(d *ib.T10DIFDomain, block []byte) uint16 {
+// Guard is the guard of a block by definition.
+func Guard(d *ib.T10DIFDomain, block []byte) uint16 {
 	if d.BGType == ib.T10DIFCSUM {
 		s := uint32(d.BG)
 		for i := 0; i < len(block); i += 2 {
@@ -37,26 +37,26 @@ func modelGuard(d *ib.T10DIFDomain, block []byte) uint16 {
 	return crc
 }
 
-// modelTuple is the right tuple of block k.
-func modelTuple(d *ib.T10DIFDomain, block []byte, k int) (t tuple) {
+// Make is the right Tuple of block k.
+func Make(d *ib.T10DIFDomain, block []byte, k int) (t Tuple) {
 	ref := d.RefTag
 	if d.RefRemap {
 		ref += uint32(k)
 	}
-	binary.BigEndian.PutUint16(t[0:], modelGuard(d, block))
+	binary.BigEndian.PutUint16(t[0:], Guard(d, block))
 	binary.BigEndian.PutUint16(t[2:], d.AppTag)
 	binary.BigEndian.PutUint32(t[4:], ref)
 	return t
 }
 
-// modelCheck is the error of block k, nil if there is none.
-func modelCheck(a *ib.SigAttrs, d *ib.T10DIFDomain, block []byte, t tuple, k int) *ib.SigErr {
+// Check is the error of block k, nil if there is none.
+func Check(a *ib.SigAttrs, d *ib.T10DIFDomain, block []byte, t Tuple, k int) *ib.SigErr {
 	if d.AppEscape && t[2] == 0xFF && t[3] == 0xFF {
 		if !d.RefEscape || t[4]&t[5]&t[6]&t[7] == 0xFF {
 			return nil
 		}
 	}
-	want := modelTuple(d, block, k)
+	want := Make(d, block, k)
 	wrong := [8]bool{}
 	for i := range 8 {
 		if a.CheckMask&(0x80>>i) == 0 {
@@ -84,19 +84,19 @@ func modelCheck(a *ib.SigAttrs, d *ib.T10DIFDomain, block []byte, t tuple, k int
 	return nil
 }
 
-// modelTurn takes blocks with their tuples, if from has some, to the domain to: the
+// Turn takes blocks with their tuples, if from has some, from one domain to another: the
 // tuples that come out, if it has some, and the first error.
-func modelTurn(a *ib.SigAttrs, from, to *ib.SigDomain, blocks [][]byte, in []tuple) (out []tuple, first *ib.SigErr) {
+func Turn(a *ib.SigAttrs, from, to *ib.SigDomain, blocks [][]byte, in []Tuple) (out []Tuple, first *ib.SigErr) {
 	for k, b := range blocks {
 		if from.SigType != ib.SigTypeNone {
-			if e := modelCheck(a, &from.DIF, b, in[k], k); e != nil && first == nil {
+			if e := Check(a, &from.DIF, b, in[k], k); e != nil && first == nil {
 				first = e
 			}
 		}
 		if to.SigType == ib.SigTypeNone {
 			continue
 		}
-		t := modelTuple(&to.DIF, b, k)
+		t := Make(&to.DIF, b, k)
 		if from.SigType != ib.SigTypeNone {
 			f, d := &from.DIF, &to.DIF
 			if f.BGType == d.BGType && f.BG == d.BG {
@@ -114,8 +114,8 @@ func modelTurn(a *ib.SigAttrs, from, to *ib.SigDomain, blocks [][]byte, in []tup
 	return out, first
 }
 
-// mix puts tuples behind their blocks.
-func mix(blocks [][]byte, tuples []tuple) (b []byte) {
+// Mix puts tuples behind their blocks.
+func Mix(blocks [][]byte, tuples []Tuple) (b []byte) {
 	for k := range blocks {
 		b = append(b, blocks[k]...)
 		if tuples != nil {
