@@ -63,8 +63,9 @@ func WithWaitSpin(d time.Duration) Option { return func(c *config) { c.spin = d 
 func WithoutSharing() Option { return func(c *config) { c.alone = true } }
 
 // WithoutSteering shares addresses without the kernel's help in finding the process that a
-// datagram is for, as on systems that have none: one process receives for all, which
-// is slower. The first process on an address decides for the others.
+// datagram is for, as on systems that have none: one process receives for all what comes
+// from elsewhere, which is slower, and what they send to each other goes through memory that
+// they share, not over the network. The first process on an address decides for the others.
 func WithoutSteering() Option { return func(c *config) { c.unsteered = true } }
 
 // WithProvider adds a provider before the software one.

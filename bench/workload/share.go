@@ -20,13 +20,14 @@ const roleMember = "verbena/member"
 const (
 	shareAlone   = "alone"   // one each, shared with nobody
 	shareBeside3 = "beside3" // the same one, as three more processes that do nothing
-	shareRelayed = "relayed" // the same one, without the kernel's steering: the steward, a third process, hands all datagrams over
+	shareHanded  = "handed"  // the same one, without the kernel's steering: they hand each other what they send
+	shareRelayed = "relayed" // one each, the receiver's without steering: a third process, the steward, hands all datagrams over
 )
 
 // shareWorkloads is what it costs that processes share an address: WRITEs of 64 KiB from one process to another, both polling or
 // both asleep.
 func shareWorkloads() (list []bench.Workload) {
-	for _, way := range []string{shareAlone, shareBeside3, shareRelayed} {
+	for _, way := range []string{shareAlone, shareBeside3, shareHanded, shareRelayed} {
 		for _, sleep := range []bool{false, true} {
 			j := job{Kind: "bw", Op: ib.WRRDMAWrite, Size: 65536, Batch: 1, Share: way, Sleep: sleep}
 			name := fmt.Sprintf("verbena/share_bw/65536/%s/poll", way)
@@ -35,11 +36,11 @@ func shareWorkloads() (list []bench.Workload) {
 			}
 			list = append(list, bench.Workload{Name: name, Run: func(ctx context.Context, o bench.Options) (_ []bench.Measurement, err error) {
 				a, b := addresses()
-				if way != shareAlone {
+				if way == shareBeside3 || way == shareHanded {
 					b = a
 				}
-				// The first member is the steward: without steering somebody else than the two.
-				if others := map[string]int{shareBeside3: 3, shareRelayed: 1}[way]; others > 0 {
+				// The first member is the steward: somebody else than the two.
+				if others := map[string]int{shareBeside3: 3, shareHanded: 1, shareRelayed: 1}[way]; others > 0 {
 					for range others {
 						m, startErr := bench.StartChild(ctx, roleMember, bench.AnyCore, job{Addr: a, Other: a, Share: way, QPs: 1})
 						if startErr != nil {
@@ -68,7 +69,7 @@ func (s *side) openShared(addr netip.Addr) (driver.Device, error) {
 	switch s.Share {
 	case shareAlone:
 		opts = append(opts, soft.WithoutSharing())
-	case shareRelayed:
+	case shareHanded, shareRelayed:
 		opts = append(opts, soft.WithoutSteering())
 	}
 	return soft.NewProvider(opts...).Open(context.Background(), "soft_lo")

@@ -130,6 +130,9 @@ func runAt(ctx context.Context, o bench.Options, name string, j job, a, b string
 	j.QPs, j.Batch = max(j.QPs, 1), max(j.Batch, 1)
 	sj, cj := j, j
 	sj.Addr, sj.Other, cj.Addr, cj.Other = a, b, b, a
+	if j.Share == shareRelayed {
+		cj.Share = shareAlone // members would hand each other what they send
+	}
 	var env []string
 	if j.Sleep {
 		env = append(env, procs)

@@ -17,24 +17,23 @@ const poolShare = PoolBufs / 4
 type pool struct {
 	d    dir
 	self uint64 // owner word
-	next atomic.Uint32
 	step func(string)
 
-	mu    sync.Mutex    // between taking a buffer and noting so
+	mu     sync.Mutex          // between taking a buffer and noting so
+	credit [Slots]atomic.Int32 // buffers that may be passed to a member before its are counted again
+
 	swept atomic.Uint64 // hdrDeaths at the last look that found no orphans
 }
 
 func (p *pool) get() (int, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	first := p.next.Add(1)
-	for n := range uint32(PoolBufs) {
-		i := int((first + n) % PoolBufs)
+	// Always from the first on: few buffers used over and over stay in the caches.
+	for i := range PoolBufs {
 		w := p.d.load(poolAt + i)
 		if w != p.self && !p.d.ownerAlive(w) && p.d.cas(poolAt+i, w, p.self) {
 			p.step("pool:got")
 			p.d.store(passedAt+i, p.self)
-			p.next.Store(uint32(i))
 			return i, true
 		}
 	}
@@ -54,14 +53,18 @@ func (p *pool) pass(i, slot int) bool {
 		return false
 	}
 	to := owner(slot, gen)
-	has := 0
-	for n := range PoolBufs {
-		if p.d.load(poolAt+n) == to {
-			has++
+	if to != p.self && p.credit[slot].Add(-1) < 0 {
+		has := 0
+		for n := range PoolBufs {
+			if p.d.load(poolAt+n) == to {
+				has++
+			}
 		}
-	}
-	if to != p.self && has >= poolShare {
-		return false
+		if has >= poolShare {
+			return false
+		}
+		// Others pass buffers to it as well: count again before it can have too many.
+		p.credit[slot].Store(int32(poolShare-has) / 4)
 	}
 	p.d.store(passedAt+i, p.self)
 	p.step("pool:noted")

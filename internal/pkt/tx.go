@@ -96,6 +96,18 @@ func (t *Tx) Full(frags int) bool {
 		t.used+roce.MaxHeaderLen+InlineCopy+16 > len(t.arena)
 }
 
+// Gather copies the bytes of a message to a buffer of m.Bytes, for a port that does not
+// send them from where they are. An error: payload is not there any more.
+func (t *Tx) Gather(to []byte, m *Msg) error {
+	for _, f := range t.Frags[m.First : m.First+m.Count] {
+		if err := mem.Copy(to[:len(f)], f); err != nil {
+			return err
+		}
+		to = to[len(f):]
+	}
+	return nil
+}
+
 // Reset empties the batch and lets go of all payload.
 func (t *Tx) Reset() {
 	clear(t.Frags)

@@ -19,6 +19,9 @@ import (
 const (
 	// pollQuiet is how long after the last poll the background thread takes over.
 	pollQuiet = 100_000
+	// pollerGone is how long after the last poll there is no poller that only waits for its
+	// turn: more than the runtime lets a goroutine run (10 ms).
+	pollerGone = 25_000_000
 	// idleLook is the longest time between two looks of the background thread
 	// while others make progress.
 	idleLook = time.Millisecond
@@ -324,8 +327,12 @@ func (e *Engine) run() {
 		for !e.closed.Load() && e.wanted.Load() == 0 {
 			if e.turnNow() == 0 && !e.oweAny() {
 				// A poller may only lack a processor, which this thread would take
-				// along into the block until the runtime notices.
-				runtime.Gosched()
+				// along into the block until the runtime notices. A locked thread
+				// that yields costs two more threads' wake-ups: not for pollers that
+				// there were none of for long.
+				if e.cfg.Clock()-e.lastPoll.Load() < pollerGone {
+					runtime.Gosched()
+				}
 				if !e.polled() {
 					e.block(func() bool { return e.wanted.Load() == 0 })
 				}

@@ -31,6 +31,9 @@ type Config struct {
 	NoGSO  bool // one datagram for each message
 	NoGRO  bool // receive datagrams one by one
 	NoMMsg bool // one system call for each message
+	// NoHanding: without steering, all that members send to each other goes through the
+	// socket, as what comes from elsewhere.
+	NoHanding bool
 
 	bufBytes int // size of a receive buffer; tests make it small
 }
@@ -42,6 +45,8 @@ const (
 	// come back to its timers.
 	turn = 64
 
+	// defaultTTL is the hop limit of what names none and does not pass through the kernel.
+	defaultTTL = 64
 	// datagramMax holds any UDP payload, coalesced or not.
 	datagramMax = 64 << 10
 

@@ -133,6 +133,20 @@ func (o *outbox) record(kind uint8, d *pkt.Datagram, n int) {
 	o.count++
 }
 
+// pool appends the record of a datagram that lies in a buffer of the pool.
+func (o *outbox) pool(d *pkt.Datagram, buf int) {
+	at := len(o.b)
+	o.record(kindPool, d, len(d.Data))
+	order.PutUint32(o.b[at+16:], uint32(buf))
+}
+
+// pad ends a record whose datagram was appended.
+func (o *outbox) pad() {
+	for len(o.b)%8 != 0 {
+		o.b = append(o.b, 0)
+	}
+}
+
 // Forward implements port.Sharer.
 func (p *Port) Forward(n ib.QPN, d *pkt.Datagram) port.Forwarded {
 	if p.share == nil {
@@ -170,7 +184,7 @@ func (p *Port) hand(slot int, d *pkt.Datagram) port.Forwarded {
 		if buf, ok := p.share.group.PoolGet(); ok {
 			if m := p.share.group.PoolBytes(buf); len(m) >= n {
 				copy(m, d.Data)
-				if p.pass(slot, buf, 0, d) {
+				if p.pass(slot, buf, d) {
 					return port.Handed
 				}
 			}
@@ -187,23 +201,18 @@ func (p *Port) hand(slot int, d *pkt.Datagram) port.Forwarded {
 	}
 	o.record(kindBytes, d, n)
 	o.b = append(o.b, d.Data...)
-	for len(o.b)%8 != 0 {
-		o.b = append(o.b, 0)
-	}
+	o.pad()
 	return port.Handed
 }
 
 // pass puts a buffer of the pool, in which a datagram lies, into the message to a slot;
 // false: it stays ours.
-func (p *Port) pass(slot, buf, off int, d *pkt.Datagram) bool {
+func (p *Port) pass(slot, buf int, d *pkt.Datagram) bool {
 	o := p.outboxFor(slot, 0)
 	if o == nil || !p.share.group.PoolPass(buf, slot) {
 		return false
 	}
-	at := len(o.b)
-	o.record(kindPool, d, len(d.Data))
-	order.PutUint32(o.b[at+16:], uint32(buf))
-	order.PutUint32(o.b[at+20:], uint32(off))
+	o.pool(d, buf)
 	return true
 }
 

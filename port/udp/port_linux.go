@@ -39,6 +39,8 @@ type Port struct {
 	renewed atomic.Uint32
 	// Messages to mailboxes that were full are left.
 	unsent atomic.Bool
+	// A local address is not steered: what is for other members of it goes to their mailboxes.
+	handing atomic.Bool
 
 	groups   groups
 	counters counters

@@ -134,7 +134,7 @@ func (p *Port) relay(s *socket, b *pkt.Rx, at, i int) bool {
 	d := pkt.Datagram{Data: data, SegSize: a.segSize, Src: s.last, Dst: s.addr, Local: s.index, TOS: a.tos, TTL: a.ttl}
 	if qpn, ok := p.onlyFor(data, a.segSize); ok {
 		if slot, ok := g.SlotOf(qpn); ok && slot != g.Slot() {
-			if p.pass(slot, r.bufs[i]-1, 0, &d) {
+			if p.pass(slot, r.bufs[i]-1, &d) {
 				r.bufs[i] = 0
 				p.counters.relayed.Add(1)
 			} else {
@@ -160,7 +160,7 @@ func (p *Port) onlyFor(data []byte, segSize int) (n ib.QPN, ok bool) {
 		if len(seg) < roce.BTHLen {
 			return 0, false
 		}
-		q := ib.QPN(seg[5])<<16 | ib.QPN(seg[6])<<8 | ib.QPN(seg[7])
+		q := destQP(seg)
 		if first {
 			n = q
 		}

@@ -28,6 +28,8 @@ type scratch struct {
 	n    int // headers in use
 	used int // iovs in use
 	size int // bytes
+
+	parcel parcel
 }
 
 // getScratch takes one from the pool. A sync.Pool would be emptied by every
@@ -163,8 +165,12 @@ type sender struct {
 func (s *sender) sendOn(sock *socket, msgs []pkt.Msg) {
 	sc := s.sc
 	maxSegs := int(s.p.maxSegs.Load())
+	handing := s.p.handing.Load()
 	for i := range msgs {
 		m := &msgs[i]
+		if handing && s.hand(sock, m) {
+			continue
+		}
 		if m.Count > iovMax {
 			s.sent.errors++
 			continue
@@ -182,6 +188,9 @@ func (s *sender) sendOn(sock *socket, msgs []pkt.Msg) {
 		s.prepare(sock, m)
 	}
 	s.flush(sock)
+	if handing {
+		s.deliver()
+	}
 }
 
 // prepare adds a message to the scratch, which has room for it.

@@ -144,6 +144,7 @@ func (p *Port) openShared(addr netip.Addr) (*socket, error) {
 	if s.fd < 0 {
 		s.blind.Store(true)
 		c.unsteered = true
+		p.handing.Store(!p.cfg.NoHanding)
 		// Sent from here as well; one descriptor each makes both alike.
 		if s.fd, err = unix.FcntlInt(uintptr(c.fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
 			_ = unix.Close(c.fd)

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
 )
 
 // A socket is bound to one local address.
@@ -46,6 +48,14 @@ const (
 
 // drops is how many datagrams the kernel dropped since the socket is ours.
 func (s *socket) drops() uint64 { return uint64(socketDrops(s.fd) - s.lost.Load()) }
+
+// source is where what it sends comes from.
+func (s *socket) source() netip.AddrPort {
+	if s.udpPort != 0 {
+		return netip.AddrPortFrom(s.addr, s.udpPort)
+	}
+	return netip.AddrPortFrom(s.addr, roce.Port)
+}
 
 // An option is a socket option that is an integer.
 type option struct{ level, name, value int }

@@ -326,6 +326,8 @@ func (s *agentSide) open(args []string) (string, error) {
 			opts = append(opts, WithoutSharing())
 		case "unsteered":
 			opts = append(opts, WithoutSteering())
+		case "relayed":
+			opts = append(opts, WithoutSteering(), withoutHanding)
 		case "private":
 			opts = append(opts, func(p *Provider) { p.private = "verbena-test-" + addr.String() + "/" })
 		case "small":

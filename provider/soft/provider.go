@@ -34,6 +34,7 @@ type Provider struct {
 
 	alone, unsteered bool
 	private          string // of tests: groups that nobody else is in
+	noHanding        bool   // of tests: see udp.Config
 }
 
 // Option sets an option of a Provider.

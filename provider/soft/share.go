@@ -24,8 +24,9 @@ import (
 func WithoutSharing() Option { return func(p *Provider) { p.alone = true } }
 
 // WithoutSteering does without the kernel's help in finding the process that a
-// datagram is for, as on systems that have none: one process receives for all. The one
-// that is the first to use an address decides for the others.
+// datagram is for, as on systems that have none: one process receives for all what
+// comes from elsewhere, and what they send to each other goes through memory that they
+// share, not over the network. The one that is the first to use an address decides for the others.
 func WithoutSteering() Option { return func(p *Provider) { p.unsteered = true } }
 
 // joinPatience is how long a device that is opened waits for the others.
@@ -82,7 +83,7 @@ func (s *sharing) close() error {
 // openPort opens the port of a device, shared if that can be had. Who cannot share
 // works on what nobody else has, and is told why where somebody has it.
 func (p *Provider) openPort(ctx context.Context, cfg *Config) error {
-	c := udp.Config{IfIndex: cfg.IfIndex, Unsteered: p.unsteered, Alone: "it was told to keep its addresses to itself"}
+	c := udp.Config{IfIndex: cfg.IfIndex, Unsteered: p.unsteered, NoHanding: p.noHanding, Alone: "it was told to keep its addresses to itself"}
 	if !p.alone {
 		var err error
 		switch cfg.sharing, err = p.join(ctx, cfg.IfIndex); {

@@ -23,6 +23,8 @@ func sharedPair(t testing.TB, size int, way string) (a, b *side) {
 			opts = []Option{WithAddrs("lo", addr), WithoutSharing()}
 		case "unsteered":
 			opts = append(opts, WithoutSteering())
+		case "relayed":
+			opts = append(opts, WithoutSteering(), withoutHanding)
 		}
 		d, err := NewProvider(opts...).Open(context.Background(), "soft_lo")
 		must(t, err)
@@ -70,7 +72,7 @@ func cpuTime(b *testing.B) int64 {
 // BenchmarkShare is what sharing costs: 16 WRITEs of 64 KiB under way, the receiver polling or
 // asleep, and half a ping-pong. What sleeps does so in its own process as well, see bench/.
 func BenchmarkShare(b *testing.B) {
-	for _, way := range []string{"alone", "steered", "unsteered"} {
+	for _, way := range []string{"alone", "steered", "unsteered", "relayed"} {
 		for _, rx := range []string{"polls", "sleeps"} {
 			b.Run(way+"/"+rx, func(b *testing.B) {
 				const size = 64 << 10

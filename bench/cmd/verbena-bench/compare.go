@@ -34,6 +34,8 @@ var comparisons = []comparison{
 	// Processes that share an address beside two that have one each.
 	{ours: "verbena/share_bw/65536/beside3/poll", beside: []string{"verbena/share_bw/65536/alone/poll"}, goal: 0.95},
 	{ours: "verbena/share_bw/65536/beside3/sleep", beside: []string{"verbena/share_bw/65536/alone/sleep"}, goal: 0.95},
+	{ours: "verbena/share_bw/65536/handed/poll", beside: []string{"verbena/share_bw/65536/alone/poll"}},
+	{ours: "verbena/share_bw/65536/handed/sleep", beside: []string{"verbena/share_bw/65536/alone/sleep"}, goal: 0.7},
 	{ours: "verbena/share_bw/65536/relayed/poll", beside: []string{"verbena/share_bw/65536/alone/poll"}},
 	{ours: "verbena/share_bw/65536/relayed/sleep", beside: []string{"verbena/share_bw/65536/alone/sleep"}, goal: 0.7},
 	// Contexts beside plain posts of the same transfers, by the ways that they may take.

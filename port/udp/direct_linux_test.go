@@ -1,0 +1,135 @@
+package udp
+
+import (
+	"bytes"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/pkt"
+	"github.com/verbena-rdma/verbena/internal/wire/roce"
+)
+
+// member's queue pair numbers.
+func qpnOf(slot, n int) ib.QPN { return ib.QPN(slot)<<slotShift | ib.QPN(n) }
+
+// What is handed over keeps its place in order, the short in the message and the long in the
+// pool; one GSO send for two members goes over the socket.
+func TestHandedInOrder(t *testing.T) {
+	s := newShared(t, freeLoopback(t), 64, true, 1, 2, 3)
+	f := flow(s.addr, s.addr, s.index[2])
+	tx := pkt.NewTx(pkt.TxCaps{MaxSegs: 64})
+	for i, size := range []int{8, 4096, 16, 2000, 4096, 64} {
+		toQP(t, tx, f, qpnOf(3, 5), i, make([]byte, size))
+	}
+	s.ports[2].Send(tx)
+	if st := s.ports[2].Stats(); st.TxPackets != 6 || st.TxAgain+st.TxErrors != 0 {
+		t.Errorf("%+v", st)
+	}
+	next := uint32(0)
+	s.receive(t, map[int]int{3: 6}, func(_ int, d *pkt.Datagram, seg []byte) {
+		if k := uint32(psnOf(seg)); k != next || !d.Relayed || d.TTL != defaultTTL {
+			t.Errorf("packet %d, want %d: %+v", k, next, d)
+		}
+		next++
+	})
+	if n := s.ports[1].Stats().Relayed; n != 0 {
+		t.Errorf("the steward handed over %d", n)
+	}
+
+	tx.Reset()
+	for i, to := range []int{3, 1} {
+		toQP(t, tx, f, qpnOf(to, 5), i, make([]byte, 100))
+	}
+	if len(tx.Msgs) != 1 {
+		t.Fatalf("%d sends", len(tx.Msgs))
+	}
+	s.ports[2].Send(tx)
+	s.receive(t, map[int]int{1: 1, 3: 1}, func(slot int, _ *pkt.Datagram, seg []byte) {
+		if k := psnOf(seg); (k == 0) != (slot == 3) {
+			t.Errorf("slot %d got packet %d", slot, k)
+		}
+	})
+	if n := s.h.left() - relayBufs; n > 0 { // those that the steward receives into
+		t.Errorf("%d buffers are left", n)
+	}
+}
+
+// Payload that is not there any more is a fault, and the packets beside it arrive.
+func TestHandedFault(t *testing.T) {
+	s := newShared(t, freeLoopback(t), 64, true, 1, 2, 3)
+	f := flow(s.addr, s.addr, s.index[2])
+	for _, size := range []int{1000, 4096} {
+		m, err := unix.Mmap(-1, 0, 8192, unix.PROT_READ, unix.MAP_ANON|unix.MAP_PRIVATE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tx := pkt.NewTx(pkt.TxCaps{MaxSegs: 1})
+		was := s.ports[2].Stats()
+		toQP(t, tx, f, qpnOf(3, 5), 0, bytes.Repeat([]byte{1}, 500))
+		toQP(t, tx, f, qpnOf(3, 5), 1, m[:size])
+		toQP(t, tx, f, qpnOf(3, 5), 2, bytes.Repeat([]byte{1}, 4096))
+		if err := unix.Munmap(m); err != nil {
+			t.Fatal(err)
+		}
+		s.ports[2].Send(tx)
+		st := s.ports[2].Stats()
+		if st.TxFault-was.TxFault != 1 || st.TxPackets-was.TxPackets != 2 {
+			t.Errorf("size %d: %+v", size, st)
+		}
+		s.receive(t, map[int]int{3: 2}, func(_ int, _ *pkt.Datagram, seg []byte) {
+			if k := psnOf(seg); k != 0 && k != 2 {
+				t.Errorf("packet %d", k)
+			}
+		})
+	}
+	if n := s.h.left(); n != 0 {
+		t.Errorf("%d buffers are left", n)
+	}
+}
+
+// To a member that does not read, what does not fit is lost and counted, and no buffer with it;
+// where the pool has none left, or a member is not there, the socket has it.
+func TestHandedTooMuch(t *testing.T) {
+	s := newShared(t, freeLoopback(t), 16, true, 1, 2, 3)
+	f := flow(s.addr, s.addr, s.index[2])
+	tx := pkt.NewTx(pkt.TxCaps{MaxSegs: 1})
+	send := func(slot, size int) {
+		tx.Reset()
+		toQP(t, tx, f, qpnOf(slot, 5), 0, make([]byte, size))
+		s.ports[2].Send(tx)
+	}
+	p := s.ports[2]
+	got := 0
+	for ; p.Stats().TxAgain == 0; got++ {
+		if got > 100_000 {
+			t.Fatal("the mailbox is never full")
+		}
+		send(3, 100)
+	}
+	got-- // the last is lost
+	left := s.h.left()
+	for range 4 {
+		send(3, 4096)
+	}
+	if st := p.Stats(); st.TxAgain != 5 || s.h.left() != left {
+		t.Errorf("%d lost, %d buffers in use", st.TxAgain, s.h.left()-left)
+	}
+	s.receive(t, map[int]int{3: got}, func(int, *pkt.Datagram, []byte) {})
+	for range 20 { // 16 in the pool
+		send(3, 4096)
+	}
+	s.receive(t, map[int]int{3: 20}, func(_ int, d *pkt.Datagram, seg []byte) {
+		if len(seg) != roce.BTHLen+4096+roce.ICRCLen {
+			t.Errorf("%d bytes", len(seg))
+		}
+	})
+	send(9, 4096)
+	if st := p.Stats(); st.TxErrors != 0 {
+		t.Errorf("%+v", st)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
