@@ -27,6 +27,7 @@ type player struct {
 	mark []byte  // of the message that is sent: its last 4 bytes
 	seen *uint32 // of the one that arrives
 	live int     // sends not completed
+	used bool    // a receive is to be posted again
 }
 
 func (s *side) player() *player {
@@ -47,7 +48,11 @@ func (p *player) hit(n uint32) error {
 		}
 	}
 	p.live++
-	return p.qps[0].PostSendOne(&p.send)
+	if err := p.qps[0].PostSendOne(&p.send); err != nil || !p.used {
+		return err
+	}
+	p.used = false // the answer does not wait for this
+	return p.qps[0].PostRecvOne(&p.recv)
 }
 
 // reap takes the completions of sends, and makes progress.
@@ -79,8 +84,8 @@ func (p *player) await(n uint32, stop interface{ Load() bool }) (end bool, err e
 				return false, err
 			}
 			if got > 0 {
-				end := atomic.LoadUint32(p.seen) == stopMark
-				return end, p.qps[0].PostRecvOne(&p.recv)
+				p.used = true
+				return atomic.LoadUint32(p.seen) == stopMark, nil
 			}
 		}
 		if turn%1024 == 0 && stop != nil && stop.Load() {

@@ -74,7 +74,7 @@ func (s *side) openDevice(addr netip.Addr) (driver.Device, error) {
 		return nil, err
 	}
 	cfg := soft.Config{Name: "soft_lo", NetDev: "lo", Addrs: []netip.Addr{addr}, Port: p}
-	if s.Sleep {
+	if s.Sleep && !s.Spin {
 		cfg.WaitSpin = -1
 	}
 	d, err := soft.NewDevice(cfg)

