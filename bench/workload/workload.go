@@ -32,8 +32,8 @@ type job struct {
 	Batch    int           `json:"batch"` // requests in one post; the last is signaled
 	QPs      int           `json:"qps"`
 	RecvBuf  int           `json:"recv_buf"` // 0: the default
-	Sleep    bool          `json:"sleep"` // wait with CQ.Wait, which sleeps at once
-	Spin     bool          `json:"spin"`  // ... which spins before, as it does unless told otherwise
+	Sleep    bool          `json:"sleep"`    // wait with CQ.Wait, which sleeps at once
+	Spin     bool          `json:"spin"`     // ... which spins before, as it does unless told otherwise
 	Duration time.Duration `json:"duration"`
 	Addr     string        `json:"addr"`
 	Other    string        `json:"other"` // the peer's address

@@ -14,6 +14,8 @@ import (
 // poolShare is the most that one member may have: one that is stopped must not have all.
 const poolShare = PoolBufs / 4
 
+const poolMost = PoolBufs * 3 / 4
+
 type pool struct {
 	d    dir
 	self uint64 // owner word
