@@ -209,6 +209,36 @@ func (m *member) do(what string, args []string) (string, error) {
 			return "", nil
 		}
 		return "", m.g.Send(1, fmt.Append(nil, "buf ", buf))
+	case "fill": // slot, n, sent: passes n buffers and tells of the first of them, each with its own number in it
+		for i := range arg(1) {
+			buf, ok := m.g.PoolGet()
+			if !ok || !m.g.PoolPass(buf, arg(0)) {
+				return "", errors.New("no buffer, or not passed")
+			}
+			m.g.PoolBytes(buf)[0] = byte(i + 1)
+			if i < arg(2) {
+				if err := m.g.Send(arg(0), fmt.Append(nil, "buf ", buf)); err != nil {
+					return "", err
+				}
+			}
+		}
+	case "read": // n messages; the numbers in their buffers
+		var list []string
+		b := make([]byte, 100)
+		for range arg(0) {
+			n, err := m.g.Recv(b)
+			if err != nil {
+				return "", err
+			}
+			var buf int
+			if _, err := fmt.Sscanf(string(b[:n]), "buf %d", &buf); err != nil || !m.g.PoolMine(buf) {
+				list = append(list, "not mine")
+				continue
+			}
+			list = append(list, strconv.Itoa(int(m.g.PoolBytes(buf)[0])))
+			m.g.PoolPut(buf)
+		}
+		return strings.Join(list, " "), nil
 	case "pool": // how many buffers are not free when all messages were read
 		b := make([]byte, 100)
 		for {

@@ -141,6 +141,49 @@ func TestKilledBesideOthers(t *testing.T) {
 	}
 }
 
+// A sender that is killed between passing buffers and telling of them, not the steward and to one
+// who is not either: what it has told of arrives, all its buffers are free when the mailbox was
+// read, and not before: they may be in messages. A reader that is killed takes nothing with it.
+func TestKilledPassing(t *testing.T) {
+	name := private(t)
+	steward, to, from := start(t, name, nil), start(t, name, nil), start(t, name, nil)
+	for i, p := range []*process{steward, to, from} {
+		if got := p.do("join"); got != fmt.Sprint(i+1) {
+			t.Fatalf("slot %s", got)
+		}
+	}
+	from.do("fill 2 5 3")
+	from.signal(syscall.SIGKILL)
+	from.dead()
+	eventually(t, "it is buried", func() bool { return steward.do("members") == "1 2" })
+	if got := to.do("read 3"); got != "1 2 3" {
+		t.Errorf("arrived: %q", got)
+	}
+	if got := to.do("pool"); got != "0" {
+		t.Errorf("%s buffers are left", got)
+	}
+	next := start(t, name, nil)
+	if got := next.do("join"); got != "3" {
+		t.Fatalf("slot %s", got)
+	}
+	next.do("fill 2 3 3")
+	to.signal(syscall.SIGKILL)
+	to.dead()
+	eventually(t, "it is buried", func() bool { return steward.do("members") == "1 3" })
+	if got := steward.do("pool"); got != "0" {
+		t.Errorf("%s buffers are left", got)
+	}
+	// Who has its slot now gets none of its messages.
+	again := start(t, name, nil)
+	if got := again.do("join"); got != "2" {
+		t.Fatalf("slot %s", got)
+	}
+	next.do("fill 2 1 1")
+	if got := again.do("read 1"); got != "1" {
+		t.Errorf("the slot's next owner read %q", got)
+	}
+}
+
 // The steward dies at each step of letting somebody in, and of burying somebody: the next one
 // does it.
 func TestStewardKilledAtWork(t *testing.T) {

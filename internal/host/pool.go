@@ -11,18 +11,27 @@ import (
 // would ever use the buffer. So a second word says from whom the owner has it, itself if it has taken it. What came from
 // the dead is free when the mailbox is empty (orphans).
 
-// poolShare is the most that one member may have: one that is stopped must not have all.
-const poolShare = PoolBufs / 4
-
-const poolMost = PoolBufs * 3 / 4
+const (
+	// poolShare is what one member may have: one that is stopped must not have all.
+	poolShare = PoolBufs / 4
+	// poolCredit, divided by the sender's slot, is how many buffers a sender passes to a
+	// member without counting what that has. All slots' sum is 119: low slots, which are in use where
+	// there are few members, count seldom, and however many there are, and whenever they came, what they
+	// pass uncounted is less than another share.
+	poolCredit = PoolBufs / 16
+	// poolMost is the most that one member has then: its share, what was counted by all senders at
+	// once, and their credits.
+	poolMost = poolShare + Slots + poolShare
+)
 
 type pool struct {
 	d    dir
 	self uint64 // owner word
 	step func(string)
 
-	mu     sync.Mutex          // between taking a buffer and noting so
-	credit [Slots]atomic.Int32 // buffers that may be passed to a member before its are counted again
+	mu     sync.Mutex              // between taking a buffer and noting so, and while counting
+	credit [Slots]atomic.Int32     // buffers that may be passed to a member before its are counted again
+	to     [PoolBufs]atomic.Uint64 // owner word that this member has passed a buffer to
 
 	swept atomic.Uint64 // hdrDeaths at the last look that found no orphans
 }
@@ -55,19 +64,10 @@ func (p *pool) pass(i, slot int) bool {
 		return false
 	}
 	to := owner(slot, gen)
-	if to != p.self && p.credit[slot].Add(-1) < 0 {
-		has := 0
-		for n := range PoolBufs {
-			if p.d.load(poolAt+n) == to {
-				has++
-			}
-		}
-		if has >= poolShare {
-			return false
-		}
-		// Others pass buffers to it as well: count again before it can have too many.
-		p.credit[slot].Store(int32(poolShare-has) / 4)
+	if to != p.self && p.credit[slot].Add(-1) < 0 && !p.count(slot, to) {
+		return false
 	}
+	p.to[i].Store(to)
 	p.d.store(passedAt+i, p.self)
 	p.step("pool:noted")
 	ok = p.d.cas(poolAt+i, p.self, to)
@@ -75,12 +75,35 @@ func (p *pool) pass(i, slot int) bool {
 	return ok
 }
 
-// take takes back what was passed to a slot, when the message could not be sent.
+// count reports whether one more buffer may be passed to a member, and gives credit for the next.
+func (p *pool) count(slot int, to uint64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.credit[slot].Add(-1) >= 0 {
+		return true // somebody has counted meanwhile
+	}
+	has := 0
+	for i := range PoolBufs {
+		if p.d.load(poolAt+i) == to {
+			has++
+		}
+	}
+	if has >= poolShare {
+		p.credit[slot].Store(0)
+		return false
+	}
+	from, _ := ownerSlot(p.self)
+	p.credit[slot].Store(int32(min(poolCredit/max(from, 1), poolShare-1-has)))
+	return true
+}
+
+// take takes back what was passed to a slot, when the message could not be sent. Its next owner may have
+// the buffer by now, and has it in order.
 func (p *pool) take(i, slot int) {
 	if i < 0 || i >= PoolBufs || p.d.load(passedAt+i) != p.self {
 		return
 	}
-	if w := p.d.load(poolAt + i); w != p.self && w&0xFF == uint64(slot) {
+	if w := p.to[i].Load(); w != p.self && w&0xFF == uint64(slot) {
 		p.d.cas(poolAt+i, w, 0)
 	}
 }
