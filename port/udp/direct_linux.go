@@ -26,8 +26,8 @@ type parcel struct {
 // socket. It needs no lock: several senders may do so at once.
 func (s *sender) hand(sock *socket, m *pkt.Msg) bool {
 	to := s.p.localOf(m.Flow.To.Addr())
-	if to == nil || !to.blind.Load() {
-		return false
+	if to == nil || !to.blind.Load() || !(*s.p.socks.Load())[sock.index].blind.Load() {
+		return false // one of the two may have gone
 	}
 	g := s.p.share.group
 	n := destQP(s.b.Frags[m.First])

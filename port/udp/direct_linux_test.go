@@ -2,12 +2,14 @@ package udp
 
 import (
 	"bytes"
+	"net/netip"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/pkt"
+	"github.com/verbena-rdma/verbena/internal/port"
 	"github.com/verbena-rdma/verbena/internal/wire/roce"
 )
 
@@ -131,5 +133,81 @@ func TestHandedTooMuch(t *testing.T) {
 	}
 	if err := p.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A port that closes while a mailbox is full takes back what it has passed to it: nobody is told of it.
+func TestClosedWithFullMailbox(t *testing.T) {
+	s := newShared(t, freeLoopback(t), 64, true, 1, 2, 3)
+	d := pkt.Datagram{Data: make([]byte, 4096), SegSize: 4096, Src: netip.AddrPortFrom(s.addr, 5), Dst: s.addr}
+	for s.h.members[1].Send(3, make([]byte, 2000)) == nil { // until it is full
+	}
+	left := s.h.left()
+	for range 3 {
+		if got := s.ports[1].Forward(qpnOf(3, 5), &d); got != port.Handed {
+			t.Fatal(got)
+		}
+	}
+	s.ports[1].Flush()
+	if s.h.left() != left+3 {
+		t.Fatalf("%d buffers were passed", s.h.left()-left)
+	}
+	if err := s.ports[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.h.left(); n > left {
+		t.Errorf("%d buffers are left", n)
+	}
+}
+
+// From and to an address that the interface has lost nothing is handed over, as nothing could be sent.
+func TestHandedNotWhenDropped(t *testing.T) {
+	s := newShared(t, freeLoopback(t), 64, true, 1, 2, 3)
+	other := freeLoopback(t)
+	var index int
+	for _, k := range []int{1, 2, 3} {
+		i, err := s.ports[k].AddLocal(other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if k == 2 {
+			index = i
+		}
+	}
+	p := s.ports[2]
+	p.DropLocal(s.addr)
+	tx := pkt.NewTx(pkt.TxCaps{MaxSegs: 1})
+	rx := pkt.Rx{Dgrams: make([]pkt.Datagram, 0, turn)}
+	for _, f := range []*pkt.Flow{flow(s.addr, s.addr, s.index[2]), flow(s.addr, other, s.index[2])} {
+		for _, size := range []int{64, 4096} {
+			tx.Reset()
+			toQP(t, tx, f, qpnOf(3, 5), 0, make([]byte, size))
+			was := p.Stats()
+			p.Send(tx)
+			if st := p.Stats(); st.TxPackets != was.TxPackets || st.TxErrors != was.TxErrors+1 {
+				t.Errorf("to %v, %d bytes: %+v", f.To, size, st)
+			}
+			if s.ports[3].Recv(&rx) != 0 {
+				t.Errorf("to %v, %d bytes: it arrived", f.To, size)
+			}
+		}
+	}
+	// The other address, and the lost one when it is there again, work.
+	toOther := flow(other, other, index)
+	if i, err := p.AddLocal(s.addr); err != nil || i != s.index[2] {
+		t.Fatalf("%d, %v", i, err)
+	}
+	for _, f := range []*pkt.Flow{toOther, flow(s.addr, s.addr, s.index[2])} {
+		tx.Reset()
+		toQP(t, tx, f, qpnOf(3, 5), 0, make([]byte, 4096))
+		p.Send(tx)
+		s.receive(t, map[int]int{3: 1}, func(_ int, d *pkt.Datagram, _ []byte) {
+			if !d.Relayed || d.Dst != f.To.Addr() || d.Src != netip.AddrPortFrom(f.To.Addr(), roce.Port) {
+				t.Errorf("%+v", d)
+			}
+		})
+	}
+	if n := s.ports[1].Stats().Relayed; n != 0 {
+		t.Errorf("the steward handed over %d", n)
 	}
 }

@@ -346,5 +346,10 @@ func (p *Port) closeSharing() {
 			_ = unix.Close(s.control.fd)
 		}
 	}
+	for slot, o := range p.share.out {
+		if o != nil { // the mailbox was full: nobody is told of what was passed
+			p.takeBack(slot, o.b)
+		}
+	}
 	p.share.relay.close(p.share.group)
 }
