@@ -35,6 +35,7 @@ type socket struct {
 	// likely to come from there too.
 	lastRaw rawAddr
 	last    netip.AddrPort
+	streak  int // receives of single datagrams in a row that found something
 }
 
 // A kind tells what is done with a socket that hangs on the epoll descriptor.
