@@ -66,6 +66,19 @@ func pollWait(fds []unix.PollFd, ts *unix.Timespec) (int, unix.Errno) {
 	return int(n), errno
 }
 
+// epollWait2 blocks the thread until a descriptor of the set is ready or the time is
+// over; nil is no limit.
+func epollWait2(set int, events []unix.EpollEvent, ts *unix.Timespec) (int, unix.Errno) {
+	// The kernel writes up to len(events) events; indexing panics if there is no room. It
+	// reads one timespec.
+	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(set), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)),
+		uintptr(unsafe.Pointer(ts)), 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), 0
+}
+
 // eventWrite adds 1 to an eventfd.
 func eventWrite(fd int) {
 	one := uint64(1)

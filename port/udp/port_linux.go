@@ -70,7 +70,7 @@ func Open(cfg Config) (*Port, error) {
 	if err != nil {
 		return nil, fmt.Errorf("udp: eventfd: %w", err)
 	}
-	p.wait.event = event
+	p.wait.event, p.wait.set = event, -1
 	probe, err := probe(&cfg)
 	if err != nil {
 		_ = unix.Close(event)
@@ -118,6 +118,9 @@ func (p *Port) closeAll() {
 	p.groups.close()
 	p.closeSharing()
 	_ = unix.Close(p.wait.event)
+	if p.wait.set >= 0 {
+		_ = unix.Close(p.wait.set)
+	}
 	close(p.closed)
 }
 
