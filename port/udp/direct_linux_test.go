@@ -3,6 +3,7 @@ package udp
 import (
 	"bytes"
 	"net/netip"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -209,5 +210,175 @@ func TestHandedNotWhenDropped(t *testing.T) {
 	}
 	if n := s.ports[1].Stats().Relayed; n != 0 {
 		t.Errorf("the steward handed over %d", n)
+	}
+}
+
+// What is handed over comes from the source port of its flow, which the ICRC counts on, and carries the
+// traffic class and hop limit that the network would have.
+func TestHandedHeader(t *testing.T) {
+	s := newShared(t, freeLoopback(t), 64, true, 1, 2, 3)
+	src, udpPort, err := s.ports[2].Source(s.index[2], 77)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{64, 4096} {
+		for source, from := range map[int]uint16{0: roce.Port, src: udpPort} {
+			for hops, want := range map[uint8]uint8{0: 64, 1: 1, 255: 255} {
+				f := flow(s.addr, s.addr, s.index[2])
+				f.Path, f.Source, f.TClass, f.HopLimit = roce.NewPath(s.addr, s.addr, from), source, 0xE2, hops
+				tx := pkt.NewTx(pkt.TxCaps{MaxSegs: 1})
+				toQP(t, tx, f, qpnOf(3, 5), 0, make([]byte, size))
+				s.ports[2].Send(tx)
+				s.receive(t, map[int]int{3: 1}, func(_ int, d *pkt.Datagram, seg []byte) {
+					if d.Src != netip.AddrPortFrom(s.addr, from) || d.TTL != want || d.TOS != 0xE2 || !d.Relayed || !f.Check(seg, 0) {
+						t.Errorf("from port %d, %d hops: %+v", from, hops, d)
+					}
+				})
+			}
+		}
+	}
+}
+
+// The steward, queue pair 1, groups and what a member sends to itself: only what is for another member alone
+// is handed over.
+func TestNotHanded(t *testing.T) {
+	s := newShared(t, freeLoopback(t), 64, true, 1, 2, 3)
+	p := s.ports[2]
+	p.handing.Store(false)
+	f := flow(s.addr, s.addr, s.index[2])
+	for name, c := range map[string]struct {
+		to     []ib.QPN
+		handed bool
+	}{
+		"member":            {[]ib.QPN{qpnOf(3, 5)}, true},
+		"steward":           {[]ib.QPN{qpnOf(1, 5)}, true},
+		"two of a member":   {[]ib.QPN{qpnOf(3, 5), qpnOf(3, 6)}, true},
+		"two members":       {[]ib.QPN{qpnOf(3, 5), qpnOf(1, 5)}, false},
+		"management":        {[]ib.QPN{ib.QPNGSI}, false},
+		"management behind": {[]ib.QPN{qpnOf(3, 5), ib.QPNGSI}, false},
+		"a group's":         {[]ib.QPN{ib.QPNMulticast}, false},
+		"itself":            {[]ib.QPN{qpnOf(2, 5)}, false},
+		"nobody":            {[]ib.QPN{qpnOf(9, 5)}, false},
+		"nobody's number":   {[]ib.QPN{qpnOf(0, 5)}, false},
+	} {
+		s.h.members[127] = s.h.members[3] // whose numbers end in that of groups
+		for _, size := range []int{64, 4096} {
+			tx := pkt.NewTx(pkt.TxCaps{MaxSegs: 64})
+			for i, n := range c.to {
+				toQP(t, tx, f, n, i, make([]byte, size))
+			}
+			snd := sender{p: p, b: tx, sc: p.getScratch()}
+			got := snd.hand((*p.socks.Load())[s.index[2]], &tx.Msgs[0])
+			if got != c.handed || len(tx.Msgs) != 1 {
+				t.Errorf("%s, %d bytes: %v, want %v", name, size, got, c.handed)
+			}
+			if n := len(snd.sc.parcel.b); (n > 0) != c.handed {
+				t.Errorf("%s: %d bytes to send", name, n)
+			}
+			p.takeBack(snd.sc.parcel.slot, snd.sc.parcel.b)
+			if n := s.h.left(); n != 0 {
+				t.Errorf("%s: %d buffers are left", name, n)
+			}
+		}
+		delete(s.h.members, 127)
+	}
+}
+
+// Members send, lose addresses and get them again, become the steward and close, all at once: every
+// datagram arrives whole or not at all, and no buffer is left.
+func TestHandedWhileAllChanges(t *testing.T) {
+	s := newShared(t, freeLoopback(t), 24, true, 1, 2, 3)
+	var work sync.WaitGroup
+	for _, k := range []int{1, 2} {
+		for range 2 {
+			work.Add(1)
+			go func() {
+				defer work.Done()
+				f := flow(s.addr, s.addr, s.index[k])
+				tx := pkt.NewTx(pkt.TxCaps{MaxSegs: 4})
+				for n := range 400 {
+					tx.Reset()
+					for i, size := range []int{16, 4096, 2000, 4096} {
+						toQP(t, tx, f, qpnOf(3-n%3, 5), i, bytes.Repeat([]byte{byte(n)}, size))
+					}
+					s.ports[k].Send(tx)
+				}
+			}()
+		}
+	}
+	work.Add(1)
+	go func() {
+		defer work.Done()
+		for n := range 60 {
+			p := s.ports[2+n%2]
+			p.DropLocal(s.addr)
+			if _, err := p.AddLocal(s.addr); err != nil {
+				t.Error(err)
+			}
+			s.h.appoint(1 + n%3)
+			for _, p := range s.ports {
+				p.Look()
+			}
+		}
+		_ = s.ports[1].Close()
+	}()
+	done := make(chan struct{})
+	var read sync.WaitGroup
+	for _, p := range s.ports {
+		read.Add(1)
+		go func() {
+			defer read.Done()
+			rx := pkt.Rx{Dgrams: make([]pkt.Datagram, 0, turn)}
+			for last := false; ; {
+				n := p.Recv(&rx)
+				for _, d := range rx.Dgrams {
+					for b := d.Data; len(b) > 0; b = b[min(d.SegSize, len(b)):] {
+						seg := b[:min(d.SegSize, len(b))]
+						pay := seg[roce.BTHLen : len(seg)-roce.ICRCLen]
+						if len(pay) < 16 || bytes.Count(pay, pay[:1]) != len(pay) {
+							t.Errorf("%d bytes, not whole", len(seg))
+						}
+					}
+				}
+				if n == 0 && last {
+					return
+				}
+				select {
+				case <-done:
+					last = true
+				default:
+				}
+			}
+		}()
+	}
+	work.Wait()
+	close(done)
+	read.Wait()
+	for _, p := range s.ports {
+		_ = p.Close()
+	}
+	// What one that has closed has not read is free when it leaves the group.
+	for slot, p := range s.ports {
+		g := s.h.members[slot]
+		b := make([]byte, mailMax)
+		for m := p.share.rest; ; {
+			for len(m) >= recordLen {
+				used := recordLen
+				if m[0] == kindPool {
+					g.PoolPut(int(order.Uint32(m[16:])))
+				} else {
+					used += (int(order.Uint32(m[4:])) + 7) &^ 7
+				}
+				m = m[used:]
+			}
+			n, err := g.Recv(b)
+			if err != nil {
+				break
+			}
+			m = b[:n]
+		}
+	}
+	if n := s.h.left(); n != 0 {
+		t.Errorf("%d buffers are left", n)
 	}
 }

@@ -47,7 +47,7 @@ func (p *Port) drop(s *socket) {
 	lost := s.drops()
 	if s.replace(none) == nil {
 		s.dropped = true
-		s.blind.Store(false) // nothing is handed over from it or to it
+		s.blind.Store(false)        // nothing is handed over from it or to it
 		p.groups.overflowed += lost // who counts next does not see the socket
 	}
 	p.groups.mu.Unlock()

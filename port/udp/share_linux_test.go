@@ -81,7 +81,8 @@ func (g *fakeGroup) Numbers() (bits, mask ib.QPN) {
 }
 
 func (g *fakeGroup) Sockets(a netip.Addr, mk host.Make) (s host.Sockets, err error) {
-	h := g.h
+	h, zoned := g.h, a
+	a = a.WithZone("")
 	h.making.Lock()
 	defer h.making.Unlock()
 	h.mu.Lock()
@@ -91,7 +92,7 @@ func (g *fakeGroup) Sockets(a netip.Addr, mk host.Make) (s host.Sockets, err err
 		if mk == nil {
 			return s, unix.ENOENT
 		}
-		if fds, err = mk(a); err != nil {
+		if fds, err = mk(zoned); err != nil {
 			return s, err
 		}
 	}
