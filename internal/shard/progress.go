@@ -22,10 +22,10 @@ const (
 	// pollerGone is how long after the last poll there is no poller that only waits for its
 	// turn: more than the runtime lets a goroutine run (10 ms).
 	pollerGone = 25_000_000
-	// idleLook is the longest time between two looks of the background thread
-	// while others make progress.
+	// idleLook is the longest time between two looks whether the background thread is
+	// needed, while others make progress.
 	idleLook = time.Millisecond
-	// parkAfter looks in a row at which a waiter had the role, the thread stops looking.
+	// parkAfter looks in a row at which a waiter had the role, there are no more looks.
 	parkAfter = 20
 )
 
@@ -41,12 +41,12 @@ type progress struct {
 	lastPoll   atomic.Int64 // real clock
 	sleepUntil atomic.Int64 // engine time until which the role's holder blocks; 0 = nobody blocks
 
-	parked atomic.Bool // the thread looks no more until it is nudged
+	parked atomic.Bool // nobody looks until the thread was nudged
 
 	closed  atomic.Bool
 	stop    chan struct{} // closed by Close
 	freed   chan struct{} // closed by Free
-	nudge   chan struct{} // ends the thread's look interval early
+	nudge   chan struct{} // wakes the thread
 	stopped sync.WaitGroup
 }
 
@@ -284,64 +284,110 @@ func (e *Engine) callThread() {
 	}
 }
 
-// run is the background thread.
+// run is the background thread: it sleeps until look, or who leaves the role, finds that
+// it is needed, and reads until somebody polls or wants the role.
 func (e *Engine) run() {
 	defer e.stopped.Done()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	look := time.NewTimer(idleLook)
-	defer look.Stop()
-	pause, taken := time.Duration(pollQuiet), 0
+	l := newLooker(e)
+	defer l.timer.Stop()
 	for !e.closed.Load() {
-		busy := e.polled() || e.wanted.Load() > 0
-		if busy || !e.tryRole() {
-			if taken++; busy {
-				taken = 0
-			}
-			if taken > parkAfter {
-				// A waiter has the role for long: it nudges when it lets go.
-				e.parked.Store(true)
-				if !e.tryRole() {
-					select {
-					case <-e.nudge:
-					case <-e.stop:
-					}
-					e.parked.Store(false)
-					taken = 0
-					continue
-				}
-				e.parked.Store(false)
-				e.leaveRole()
-			}
-			look.Reset(pause)
-			select {
-			case <-look.C:
-			case <-e.nudge:
-			case <-e.stop:
-			}
-			pause = min(2*pause, idleLook)
-			continue
+		select {
+		case <-e.nudge:
+		case <-e.stop:
+			return
 		}
-		pause, taken = pollQuiet, 0
-		e.byThread.Store(true)
-		for !e.closed.Load() && e.wanted.Load() == 0 {
-			if e.turnNow() == 0 && !e.oweAny() {
-				// A poller may only lack a processor, which this thread would take
-				// along into the block until the runtime notices. A locked thread
-				// that yields costs two more threads' wake-ups: not for pollers that
-				// there were none of for long.
-				if e.cfg.Clock()-e.lastPoll.Load() < pollerGone {
-					runtime.Gosched()
-				}
-				if !e.polled() {
-					e.block(func() bool { return e.wanted.Load() == 0 })
-				}
-			}
-			if e.polled() {
-				break
+		e.parked.Store(false)
+		for !e.polled() && e.wanted.Load() == 0 && e.tryRole() {
+			e.byThread.Store(true)
+			e.serve()
+			e.byThread.Store(false)
+			e.leaveRole()
+			if e.closed.Load() {
+				return
 			}
 		}
-		e.byThread.Store(false)
-		e.leaveRole()
+		l.again()
 	}
+}
+
+// serve reads until somebody polls or wants the role, or the engine is closed.
+func (e *Engine) serve() {
+	for !e.closed.Load() && e.wanted.Load() == 0 {
+		if e.turnNow() == 0 && !e.oweAny() {
+			// A poller may only lack a processor, which this thread would take
+			// along into the block until the runtime notices. A locked thread
+			// that yields costs two more threads' wake-ups: not for pollers that
+			// there were none of for long.
+			if e.cfg.Clock()-e.lastPoll.Load() < pollerGone {
+				runtime.Gosched()
+			}
+			if !e.polled() {
+				e.block(func() bool { return e.wanted.Load() == 0 })
+			}
+		}
+		if e.polled() {
+			return
+		}
+	}
+}
+
+// looker looks now and then whether the thread is needed, while that sleeps. It does so in a
+// timer's goroutine: to wake the thread itself for every look, which is locked, would wake two
+// others of the runtime as well, on the processor of who sleeps or polls.
+type looker struct {
+	e *Engine
+
+	mu    sync.Mutex
+	timer *time.Timer
+	pause time.Duration // to the next look
+	taken int           // looks in a row at which a waiter had the role
+}
+
+func newLooker(e *Engine) *looker {
+	l := &looker{e: e}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.timer = time.AfterFunc(pollQuiet, l.look)
+	l.pause = pollQuiet
+	return l
+}
+
+// again begins anew, when the thread has let go of the role.
+func (l *looker) again() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pause, l.taken = pollQuiet, 0
+	l.timer.Reset(l.pause)
+}
+
+// look calls the thread if nobody makes progress, or sees to it that there is another look.
+func (l *looker) look() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.e
+	if e.closed.Load() || e.byThread.Load() {
+		return
+	}
+	free := func() bool { return len(e.role) == 0 }
+	switch busy := e.polled() || e.wanted.Load() > 0; {
+	case busy:
+		l.taken = 0
+	case free():
+		e.callThread()
+		return
+	default:
+		l.taken++
+	}
+	if l.taken > parkAfter {
+		// A waiter has the role for long: it calls when it lets go.
+		e.parked.Store(true)
+		if free() {
+			e.callThread()
+		}
+		return
+	}
+	l.timer.Reset(l.pause)
+	l.pause = min(2*l.pause, idleLook)
 }
