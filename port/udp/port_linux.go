@@ -33,7 +33,7 @@ type Port struct {
 	closed  chan struct{} // closed when no descriptor is left
 
 	share *sharing     // nil: nobody shares the addresses
-	side  atomic.Int32 // what the last ppoll said of the epoll descriptor
+	side  atomic.Int32 // what the last Wait said of the epoll descriptor
 	more  atomic.Bool  // there is more of a message that was read
 	// renewed counts the sockets that were opened again.
 	renewed atomic.Uint32

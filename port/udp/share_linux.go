@@ -326,7 +326,7 @@ func (p *Port) recvSide(b *pkt.Rx, at, limit int) int {
 	return n
 }
 
-// States of Port.side: what the last ppoll said of the epoll descriptor.
+// States of Port.side: what the last Wait said of the epoll descriptor.
 const (
 	sideUnknown = iota
 	sideReady
