@@ -35,14 +35,15 @@ func (r *relay) fill(g Group, want int) int {
 			if !ok {
 				break
 			}
+			m := g.PoolBytes(buf)
+			if len(m) < datagramMax {
+				g.PoolPut(buf)
+				break
+			}
 			r.bufs[n] = buf + 1
+			r.iovs[n].Base = &m[0]
+			r.iovs[n].SetLen(datagramMax)
 		}
-		m := g.PoolBytes(r.bufs[n] - 1)
-		if len(m) < datagramMax {
-			break
-		}
-		r.iovs[n].Base = &m[0]
-		r.iovs[n].SetLen(datagramMax)
 		h := &r.hdrs[n].Hdr
 		h.Name, h.Namelen = &r.names[n][0], uint32(len(rawAddr{}))
 		h.Iov = &r.iovs[n]
