@@ -102,3 +102,39 @@ func TestPoolTakenBack(t *testing.T) {
 		t.Errorf("it still has %d", n)
 	}
 }
+
+// What may be in a message is what another one has passed; what is given up as nobody's is what the dead
+// have passed, not what the living have and are about to tell of.
+func TestPoolPassedOn(t *testing.T) {
+	tab := newTable()
+	a, b, c := tab.memberPool(1), tab.memberPool(2), tab.memberPool(3)
+	i, _ := a.get()
+	if a.came(i) || !a.pass(i, 2) || a.came(i) || !b.came(i) {
+		t.Error("passing")
+	}
+	tab.d.add(hdrDeaths, 1)
+	if list := b.orphans(); len(list) != 0 {
+		t.Errorf("%v of one who lives", list)
+	}
+	if b.put(i); b.came(i) {
+		t.Error("it was given back")
+	}
+	if k, ok := b.get(); !ok || k != i || b.came(i) {
+		t.Errorf("what it has taken itself was passed to it: buffer %d, %v", k, ok)
+	}
+	b.put(i)
+	// From hand to hand: it is the last one's death that counts.
+	if k, _ := a.get(); k != i || !a.pass(i, 2) || !b.pass(i, 3) {
+		t.Fatal("passing on")
+	}
+	tab.member(1)
+	tab.d.add(hdrDeaths, 1)
+	if list := c.orphans(); len(list) != 0 {
+		t.Errorf("%v, of one who lives", list)
+	}
+	tab.member(2)
+	tab.d.add(hdrDeaths, 1)
+	if list := c.orphans(); !slices.Equal(list, []int{i}) {
+		t.Errorf("%v, want %d", list, i)
+	}
+}

@@ -256,6 +256,7 @@ func TestNotHanded(t *testing.T) {
 		"two members":       {[]ib.QPN{qpnOf(3, 5), qpnOf(1, 5)}, false},
 		"management":        {[]ib.QPN{ib.QPNGSI}, false},
 		"management behind": {[]ib.QPN{qpnOf(3, 5), ib.QPNGSI}, false},
+		"a group's behind":  {[]ib.QPN{qpnOf(127, 5), ib.QPNMulticast}, false},
 		"a group's":         {[]ib.QPN{ib.QPNMulticast}, false},
 		"itself":            {[]ib.QPN{qpnOf(2, 5)}, false},
 		"nobody":            {[]ib.QPN{qpnOf(9, 5)}, false},
@@ -380,5 +381,76 @@ func TestHandedWhileAllChanges(t *testing.T) {
 	}
 	if n := s.h.left(); n != 0 {
 		t.Errorf("%d buffers are left", n)
+	}
+}
+
+// One send for several members, and for one more than a message holds: each gets its own, in order.
+func TestHandedToSeveral(t *testing.T) {
+	s := newShared(t, freeLoopback(t), 64, true, 1, 2, 3)
+	f := flow(s.addr, s.addr, s.index[2])
+	tx := pkt.NewTx(pkt.TxCaps{MaxSegs: 1})
+	body := make([]byte, 1900)
+	for i := range 60 {
+		to, size := 3, 1900
+		if i >= 40 { // by turns
+			to, size = 3-i%2*2, 100+i%4/2*2500
+		}
+		toQP(t, tx, f, qpnOf(to, 5), i, append(body, body...)[:size])
+	}
+	s.ports[2].Send(tx)
+	if st := s.ports[2].Stats(); st.TxPackets != 60 || st.TxAgain+st.TxErrors != 0 {
+		t.Errorf("%+v", st)
+	}
+	last := map[int]int{1: -1, 3: -1}
+	s.receive(t, map[int]int{1: 10, 3: 50}, func(slot int, d *pkt.Datagram, seg []byte) {
+		if k := psnOf(seg); k <= last[slot] || !d.Relayed || (k >= 40 && k%2 == 1) != (slot == 1) {
+			t.Errorf("slot %d: packet %d after %d", slot, k, last[slot])
+		} else {
+			last[slot] = k
+		}
+	})
+	if n := s.h.left() - relayBufs; n > 0 {
+		t.Errorf("%d buffers are left", n)
+	}
+}
+
+// A member that is gone when the message is sent: it is an error, and no buffer is lost. A record for an
+// address that the reader has not does no harm to those behind it.
+func TestHandedToNobody(t *testing.T) {
+	s := newShared(t, freeLoopback(t), 64, true, 1, 2, 3)
+	f := flow(s.addr, s.addr, s.index[2])
+	tx := pkt.NewTx(pkt.TxCaps{MaxSegs: 1})
+	for i := range 3 {
+		toQP(t, tx, f, qpnOf(3, 5), i, make([]byte, 4096*(i%2)))
+	}
+	p := s.ports[2]
+	snd := sender{p: p, b: tx, sc: p.getScratch()}
+	fill := func() {
+		for i := range tx.Msgs {
+			if !snd.hand((*p.socks.Load())[s.index[2]], &tx.Msgs[i]) {
+				t.Fatal("not handed over")
+			}
+		}
+	}
+	fill()
+	g := s.h.members[3]
+	delete(s.h.members, 3)
+	snd.deliver()
+	if n := s.h.left(); n != 0 || snd.sent.errors != 3 || snd.sent.packets != 0 || len(snd.sc.parcel.b) != 0 {
+		t.Errorf("%d buffers are left, %+v", n, snd.sent)
+	}
+	s.h.members[3] = g
+	fill()
+	for _, at := range []int{40 + 15, recordLen + 16 + 40 + 15} { // the destinations of the first two
+		snd.sc.parcel.b[at] ^= 1
+	}
+	snd.deliver()
+	s.receive(t, map[int]int{3: 1}, func(_ int, _ *pkt.Datagram, seg []byte) {
+		if k := psnOf(seg); k != 2 {
+			t.Errorf("packet %d", k)
+		}
+	})
+	if n := s.ports[3].Stats().RxGarbage; n != 2 || s.h.left() > relayBufs {
+		t.Errorf("%d records of no sense, %d buffers are left", n, s.h.left())
 	}
 }
