@@ -75,12 +75,13 @@ func TestPoolOfStoppedMember(t *testing.T) {
 // What a member has taken anew is not taken from it by who has passed it to the slot's owner before.
 func TestPoolTakenBack(t *testing.T) {
 	tab := newTable()
-	a, b := tab.memberPool(1), tab.memberPool(2)
+	a := tab.memberPool(1)
+	tab.memberPool(2)
 	i, _ := a.get()
 	if !a.pass(i, 2) {
 		t.Fatal("not passed")
 	}
-	b = tab.memberPool(2) // the next owner of the slot
+	b := tab.memberPool(2) // the next owner of the slot
 	b.step = func(step string) {
 		if step == "pool:got" {
 			a.take(i, 2) // whose message could not be sent
