@@ -42,7 +42,8 @@ type Config struct {
 	Now func() int64
 
 	// Heartbeat is how often the steward shows that it runs, Stale the age of its last
-	// sign at which another member takes its place; 0: 50 ms and 500 ms.
+	// sign at which another member takes its place; 0: 50 ms and 250 ms, so that with what it takes to
+	// notice another one has begun before connections with ibv_rc_pingpong's timers (537 ms) give up.
 	Heartbeat, Stale time.Duration
 
 	// Answer is how long a member that was asked may take before another one is asked; 0: 200 ms.

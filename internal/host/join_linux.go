@@ -50,7 +50,7 @@ func (c *Config) setDefaults() {
 		c.Heartbeat = 50 * time.Millisecond
 	}
 	if c.Stale <= 0 {
-		c.Stale = 500 * time.Millisecond
+		c.Stale = 250 * time.Millisecond
 	}
 	if c.Answer <= 0 {
 		c.Answer = 200 * time.Millisecond

@@ -299,7 +299,10 @@ func (l *loop) round(g *Group) int {
 		}
 		return l.tend(g, now)
 	}
-	return l.pause(g.cfg.Stale / 4)
+	if l.same > 0 {
+		return l.pause(g.cfg.Stale/8 + time.Millisecond) // it may not run: look closely
+	}
+	return l.pause(g.cfg.Stale / 2)
 }
 
 func (l *loop) pause(d time.Duration) int {
@@ -365,7 +368,7 @@ func (l *loop) tend(g *Group, now int64) int {
 	}
 	if alone {
 		// Who comes connects to us.
-		return l.pause(2 * g.cfg.Stale)
+		return l.pause(4 * g.cfg.Stale)
 	}
 	if now-l.lastBeat >= int64(g.cfg.Heartbeat)/2 {
 		l.lastBeat = now
