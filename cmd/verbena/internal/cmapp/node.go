@@ -62,7 +62,8 @@ type Node struct {
 	send *verbs.CQ
 	recv *verbs.CQ
 	mr   *verbs.MR
-	buf  []byte
+	buf  []byte // a slot for the first receive, whose header Reply reads while others arrive, and one for all others and what is sent
+	slot int
 }
 
 // CheckMTU refuses datagrams that are too large for the device.
@@ -109,7 +110,8 @@ func (n *Node) Setup(m Messages) error {
 	if m.Count == 0 {
 		return nil
 	}
-	n.buf = make([]byte, head+m.Size)
+	n.slot = head + m.Size
+	n.buf = make([]byte, 2*n.slot)
 	for i := range n.buf {
 		n.buf[i] = filler
 	}
@@ -130,11 +132,12 @@ func (n *Node) PostRecvs() error {
 	if n.msgs.Count == 0 {
 		return nil
 	}
-	wr := verbs.RecvWR{SGList: []verbs.SGE{n.mr.SGE(0, len(n.buf))}}
+	wr := verbs.RecvWR{SGList: []verbs.SGE{n.mr.SGE(0, n.slot)}}
 	for range n.msgs.Count {
 		if err := n.ID.QP().PostRecvOne(&wr); err != nil {
 			return fmt.Errorf("failed to post receives: %w", err)
 		}
+		wr.SGList[0] = n.mr.SGE(n.slot, n.slot)
 	}
 	return nil
 }
