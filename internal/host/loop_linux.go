@@ -299,6 +299,11 @@ func (l *loop) round(g *Group) int {
 		}
 		return l.tend(g, now)
 	}
+	return l.lookAgain(g)
+}
+
+// lookAgain is how many ms may pass until the steward's heartbeat is looked at again.
+func (l *loop) lookAgain(g *Group) int {
 	if l.same > 0 {
 		return l.pause(g.cfg.Stale/8 + time.Millisecond) // it may not run: look closely
 	}

@@ -19,9 +19,6 @@ const (
 	// there are few members, count seldom, and however many there are, and whenever they came, what they
 	// pass uncounted is less than another share.
 	poolCredit = PoolBufs / 16
-	// poolMost is the most that one member has then: its share, what was counted by all senders at
-	// once, and their credits.
-	poolMost = poolShare + Slots + poolShare
 )
 
 type pool struct {

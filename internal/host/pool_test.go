@@ -21,6 +21,10 @@ func (p *pool) has() (n int) {
 	return n
 }
 
+// poolMost is the most that one member has: its share, what was counted by all senders at
+// once, and their credits.
+const poolMost = poolShare + Slots + poolShare
+
 // A member that stops when all others have just sent to it, and could go on for as long as they
 // may without counting, has not all buffers in the end: others have some to work with. A lone
 // sender keeps to the share.

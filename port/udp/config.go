@@ -28,9 +28,10 @@ type Config struct {
 	// for, as where it has none.
 	Unsteered bool
 
-	NoGSO  bool // one datagram for each message
-	NoGRO  bool // receive datagrams one by one
-	NoMMsg bool // one system call for each message
+	NoGSO   bool // one datagram for each message
+	NoGRO   bool // receive datagrams one by one
+	NoMMsg  bool // one system call for each message
+	NoEpoll bool // sleep in ppoll
 	// NoHanding: without steering, all that members send to each other goes through the
 	// socket, as what comes from elsewhere.
 	NoHanding bool

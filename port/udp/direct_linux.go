@@ -3,9 +3,7 @@ package udp
 import (
 	"golang.org/x/sys/unix"
 
-	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/pkt"
-	"github.com/verbena-rdma/verbena/internal/wire/roce"
 )
 
 // Where the kernel has no filter for groups of sockets, members that send to each other
@@ -30,9 +28,8 @@ func (s *sender) hand(sock *socket, m *pkt.Msg) bool {
 		return false // one of the two may have gone
 	}
 	g := s.p.share.group
-	n := destQP(s.b.Frags[m.First])
-	slot, ok := g.SlotOf(n)
-	if !ok || slot == g.Slot() || n == ib.QPNGSI || n == ib.QPNMulticast || m.Bytes > datagramMax {
+	slot, ok := g.SlotOf(destQP(s.b.Frags[m.First]))
+	if !ok || slot == g.Slot() {
 		return false // a buffer cannot be passed to oneself
 	}
 	d := pkt.Datagram{SegSize: m.SegSize, Src: sock.source(), Dst: to.addr, TOS: m.Flow.TClass, TTL: m.Flow.HopLimit}
@@ -40,75 +37,63 @@ func (s *sender) hand(sock *socket, m *pkt.Msg) bool {
 		d.TTL = defaultTTL
 	}
 	x := s.parcelTo(slot, m.Bytes)
+	var went, fault bool
 	if m.Bytes <= inlineMax {
-		at := len(x.b)
-		x.record(kindBytes, &d, m.Bytes)
-		x.b = x.b[:len(x.b)+m.Bytes]
-		if !s.fill(x.b[at+recordLen:], m) {
-			x.b, x.count = x.b[:at], x.count-1
-			return true
-		}
-		if !s.alike(x.b[at+recordLen:], m.SegSize) {
-			x.b, x.count = x.b[:at], x.count-1
-			return false
-		}
-		x.pad()
+		went, fault = s.inline(x, &d, m)
 	} else {
-		buf, ok := g.PoolGet()
-		if !ok {
-			return false
-		}
-		b := g.PoolBytes(buf)
-		switch {
-		case len(b) < m.Bytes:
-			ok = false
-		case !s.fill(b[:m.Bytes], m):
-			g.PoolPut(buf)
-			return true
-		default:
-			ok = s.alike(b[:m.Bytes], m.SegSize) && g.PoolPass(buf, slot)
-		}
-		if !ok {
-			g.PoolPut(buf)
-			return false
-		}
-		d.Data = b[:m.Bytes]
-		x.pool(&d, buf)
+		went, fault = s.pooled(x, &d, m)
 	}
-	x.sent.msgs++
-	x.sent.packets += uint64(m.Segs)
-	x.sent.bytes += uint64(m.Bytes)
-	return true
-}
-
-// fill copies a message; false: its payload is not there any more, which is counted.
-func (s *sender) fill(to []byte, m *pkt.Msg) bool {
-	if s.b.Gather(to, m) != nil {
+	if fault { // the payload is not there any more: nothing to send
 		s.sent.fault++
-		return false
+		return true
 	}
-	return true
+	if went {
+		x.sent.msgs++
+		x.sent.packets += uint64(m.Segs)
+		x.sent.bytes += uint64(m.Bytes)
+	}
+	return went
 }
 
-// alike reports whether all segments are for queue pairs of one member, none for queue pair 1.
-func (s *sender) alike(b []byte, segSize int) bool {
-	_, mask := s.p.share.group.Numbers()
-	first := destQP(b)
-	for len(b) > 0 {
-		if len(b) < roce.BTHLen {
-			return false
-		}
-		if n := destQP(b); n&mask != first&mask || n == ib.QPNGSI || n == ib.QPNMulticast {
-			return false
-		}
-		b = b[min(segSize, len(b)):]
+// inline puts a message's bytes into the parcel.
+func (s *sender) inline(x *parcel, d *pkt.Datagram, m *pkt.Msg) (went, fault bool) {
+	at := len(x.b)
+	x.record(kindBytes, d, m.Bytes)
+	x.b = x.b[:len(x.b)+m.Bytes]
+	b := x.b[at+recordLen:]
+	fault = s.b.Gather(b, m) != nil
+	if !fault {
+		_, went = s.p.oneMember(b, m.SegSize)
 	}
-	return true
+	if !went {
+		x.b, x.count = x.b[:at], x.count-1
+		return false, fault
+	}
+	x.pad()
+	return true, false
 }
 
-// destQP is the queue pair number that a packet is for.
-func destQP(b []byte) ib.QPN {
-	return ib.QPN(b[5])<<16 | ib.QPN(b[6])<<8 | ib.QPN(b[7])
+// pooled puts them into a buffer of the pool, and its number into the parcel.
+func (s *sender) pooled(x *parcel, d *pkt.Datagram, m *pkt.Msg) (went, fault bool) {
+	g := s.p.share.group
+	buf, ok := g.PoolGet()
+	if !ok {
+		return false, false
+	}
+	if b := g.PoolBytes(buf); len(b) >= m.Bytes {
+		d.Data = b[:m.Bytes]
+		fault = s.b.Gather(d.Data, m) != nil
+		if !fault {
+			_, went = s.p.oneMember(d.Data, m.SegSize)
+			went = went && g.PoolPass(buf, x.slot)
+		}
+	}
+	if !went {
+		g.PoolPut(buf)
+		return false, fault
+	}
+	x.pool(d, buf)
+	return true, false
 }
 
 // parcelTo gives the message to a slot, with room for a record and n bytes if they go in it.

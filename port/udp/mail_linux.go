@@ -26,7 +26,7 @@ import (
 //	12  source port, 2 bytes
 //	14  0, 2 bytes
 //	16  buffer of the pool, 4 bytes
-//	20  where the datagram begins in it, 4 bytes
+//	20  0, 4 bytes
 //	24  source address
 //	40  destination address
 //	56  the datagram, padded to 8 bytes
@@ -273,20 +273,20 @@ func (p *Port) unpack(b *pkt.Rx, i int, m []byte) (used int, ok bool) {
 		copy(to, m[recordLen:])
 	case kindPool:
 		used = recordLen
-		buf, off := int(order.Uint32(h[16:])), order.Uint32(h[20:])
+		buf := int(order.Uint32(h[16:]))
 		g := p.share.group
 		if !g.PoolMine(buf) {
 			p.counters.rxGarbage.Add(1)
 			return used, false // as of the slot's owner before; the rest may be ours
 		}
 		from := g.PoolBytes(buf)
-		if uint64(off)+uint64(n) > uint64(len(from)) {
+		if int(n) > len(from) {
 			g.PoolPut(buf)
 			p.counters.rxGarbage.Add(1)
 			return used, false
 		}
 		// Out of memory that others can write to: what is checked must stay as it is.
-		copy(to, from[off:])
+		copy(to, from)
 		g.PoolPut(buf)
 	default:
 		return 0, false

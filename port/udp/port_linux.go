@@ -70,7 +70,7 @@ func Open(cfg Config) (*Port, error) {
 	if err != nil {
 		return nil, fmt.Errorf("udp: eventfd: %w", err)
 	}
-	p.wait.event, p.wait.set = event, -1
+	p.wait.event, p.wait.set, p.wait.noEpoll = event, -1, cfg.NoEpoll
 	probe, err := probe(&cfg)
 	if err != nil {
 		_ = unix.Close(event)

@@ -157,18 +157,15 @@ func (p *Port) recvFrom(s *socket, b *pkt.Rx, at, limit int) int {
 	end := min(limit, at+r.vec)
 	for retried := false; at < end; {
 		n, errno := 1, unix.Errno(0)
-		if single {
+		if one || single {
 			errno = recvmsg(s.fd, &r.hdrs[at])
-			s.streak++
-		} else if !one {
+		} else {
 			n, errno = recvmmsg(s.fd, r.hdrs[at:end])
 			if errno == unix.ENOSYS {
 				one = true
 				p.noMMsg.Store(true)
 				continue
 			}
-		} else {
-			errno = recvmsg(s.fd, &r.hdrs[at])
 		}
 		if errno != 0 {
 			// Anything but EAGAIN is an ICMP error of a packet sent earlier, and is
@@ -190,6 +187,7 @@ func (p *Port) recvFrom(s *socket, b *pkt.Rx, at, limit int) int {
 		add(&p.counters.rxBytes, uint64(bytes))
 		at += n
 		if single {
+			s.streak++
 			return at
 		}
 		if !one {

@@ -133,7 +133,7 @@ func (p *Port) relay(s *socket, b *pkt.Rx, at, i int) bool {
 	}
 	data := g.PoolBytes(r.bufs[i] - 1)[:n]
 	d := pkt.Datagram{Data: data, SegSize: a.segSize, Src: s.last, Dst: s.addr, Local: s.index, TOS: a.tos, TTL: a.ttl}
-	if qpn, ok := p.onlyFor(data, a.segSize); ok {
+	if qpn, ok := p.oneMember(data, a.segSize); ok {
 		if slot, ok := g.SlotOf(qpn); ok && slot != g.Slot() {
 			if p.pass(slot, r.bufs[i]-1, &d) {
 				r.bufs[i] = 0
@@ -151,23 +151,27 @@ func (p *Port) relay(s *socket, b *pkt.Rx, at, i int) bool {
 	return true
 }
 
-// onlyFor gives a queue pair number of the one process, not this one, that all segments
-// are for; ok is false if there is none.
-func (p *Port) onlyFor(data []byte, segSize int) (n ib.QPN, ok bool) {
-	bits, mask := p.share.group.Numbers()
+// oneMember gives a queue pair number of the one process that all segments are for; ok is
+// false if there is none, and for queue pair 1 and multicast, which are for whoever serves them.
+func (p *Port) oneMember(data []byte, segSize int) (n ib.QPN, ok bool) {
+	_, mask := p.share.group.Numbers()
 	for first := true; len(data) > 0; first = false {
-		seg := data[:min(segSize, len(data))]
-		data = data[len(seg):]
-		if len(seg) < roce.BTHLen {
+		if len(data) < roce.BTHLen {
 			return 0, false
 		}
-		q := destQP(seg)
+		q := destQP(data)
 		if first {
 			n = q
 		}
-		if q&mask == bits || q&mask != n&mask || q == ib.QPNGSI {
+		if q&mask != n&mask || q == ib.QPNGSI || q == ib.QPNMulticast {
 			return 0, false
 		}
+		data = data[min(segSize, len(data)):]
 	}
 	return n, true
+}
+
+// destQP is the queue pair number that a packet is for.
+func destQP(b []byte) ib.QPN {
+	return ib.QPN(b[5])<<16 | ib.QPN(b[6])<<8 | ib.QPN(b[7])
 }

@@ -553,7 +553,6 @@ func TestGarbageInMailbox(t *testing.T) {
 			order.PutUint32(m[8:], uint32(rng.IntN(500)))
 			if rng.IntN(2) > 0 {
 				order.PutUint32(m[16:], uint32(rng.IntN(9)))
-				order.PutUint32(m[20:], uint32(rng.IntN(host.PoolBuf)))
 			}
 			if rng.IntN(2) > 0 {
 				a := s.addr.As16()
@@ -634,7 +633,12 @@ func TestSharedAddressDroppedByOne(t *testing.T) {
 
 // A sleeper wakes for its own socket, its mailbox and, if it is the steward, slot 0.
 func TestSharedWait(t *testing.T) {
+	bothWays(t, sharedWait)
+}
+
+func sharedWait(t *testing.T, noEpoll bool) {
 	s := newShared(t, freeLoopback(t), 8, false, 1, 2)
+	s.ports[1].wait.noEpoll = noEpoll
 	rx := pkt.Rx{Dgrams: make([]pkt.Datagram, 0, turn)}
 	for name, wake := range map[string]func(){
 		"own": func() {

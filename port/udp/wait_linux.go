@@ -31,8 +31,9 @@ type waiter struct {
 
 	// What is in polls hangs on an epoll descriptor as well, if the kernel has
 	// epoll_pwait2: with several descriptors ppoll takes a microsecond longer to wake.
-	set    int // -1: none
-	events []unix.EpollEvent
+	set     int // -1: none
+	events  []unix.EpollEvent
+	noEpoll bool
 }
 
 // renew has what is slept on be what is in the list.
@@ -41,7 +42,7 @@ func (w *waiter) renew() {
 		_ = unix.Close(w.set)
 		w.set = -1
 	}
-	if w.events == nil && !hasEpollWait2() {
+	if w.noEpoll || w.events == nil && !hasEpollWait2() {
 		return
 	}
 	set, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)

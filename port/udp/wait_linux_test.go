@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"fmt"
 	"net/netip"
 	"runtime"
 	"sync"
@@ -35,8 +36,17 @@ func whenAsleep(p *Port, f func()) {
 	}()
 }
 
-func TestWait(t *testing.T) {
-	p := open(t, Config{})
+// bothWays runs f for sleepers on one epoll descriptor, and in ppoll, as where the kernel has no epoll_pwait2.
+func bothWays(t *testing.T, f func(t *testing.T, noEpoll bool)) {
+	for _, noEpoll := range []bool{false, true} {
+		t.Run(fmt.Sprintf("noEpoll=%v", noEpoll), func(t *testing.T) { f(t, noEpoll) })
+	}
+}
+
+func TestWait(t *testing.T) { bothWays(t, wait) }
+
+func wait(t *testing.T, noEpoll bool) {
+	p := open(t, Config{NoEpoll: noEpoll})
 	addr, local := addLoopback(t, p)
 	p.Kick()
 	p.Kick()
@@ -58,11 +68,16 @@ func TestWait(t *testing.T) {
 	send()
 	ended(t, "a datagram that is there", func() { p.Wait(-1) })
 	collect(t, p, 1, func(*pkt.Datagram, int, []byte) {})
+	if noEpoll == (p.wait.set >= 0) && hasEpollWait2() {
+		t.Errorf("slept on epoll: %v", p.wait.set >= 0)
+	}
 }
 
 // An address that is added while somebody sleeps counts at once.
-func TestWaitSeesNewAddress(t *testing.T) {
-	p := open(t, Config{})
+func TestWaitSeesNewAddress(t *testing.T) { bothWays(t, waitSeesNewAddress) }
+
+func waitSeesNewAddress(t *testing.T, noEpoll bool) {
+	p := open(t, Config{NoEpoll: noEpoll})
 	sender := open(t, Config{})
 	from, local := addLoopback(t, sender)
 	var to netip.Addr
@@ -82,8 +97,10 @@ func TestWaitSeesNewAddress(t *testing.T) {
 
 // No kick is lost, whenever it comes: a worker that sleeps only when it has
 // seen no work hears of all of it.
-func TestWaitLosesNoKick(t *testing.T) {
-	p := open(t, Config{})
+func TestWaitLosesNoKick(t *testing.T) { bothWays(t, waitLosesNoKick) }
+
+func waitLosesNoKick(t *testing.T, noEpoll bool) {
+	p := open(t, Config{NoEpoll: noEpoll})
 	addLoopback(t, p)
 	const kickers, each = 3, 1000
 	var work atomic.Int64

@@ -62,7 +62,7 @@ type Node struct {
 	send *verbs.CQ
 	recv *verbs.CQ
 	mr   *verbs.MR
-	buf  []byte // a slot for the first receive, whose header Reply reads while others arrive, and one for all others and what is sent
+	buf  []byte // of datagrams a slot for the first, whose header Reply reads while others arrive; then one for all others and what is sent
 	slot int
 }
 
@@ -111,7 +111,11 @@ func (n *Node) Setup(m Messages) error {
 		return nil
 	}
 	n.slot = head + m.Size
-	n.buf = make([]byte, 2*n.slot)
+	slots := 1
+	if m.Datagrams {
+		slots = 2
+	}
+	n.buf = make([]byte, slots*n.slot)
 	for i := range n.buf {
 		n.buf[i] = filler
 	}
@@ -137,7 +141,7 @@ func (n *Node) PostRecvs() error {
 		if err := n.ID.QP().PostRecvOne(&wr); err != nil {
 			return fmt.Errorf("failed to post receives: %w", err)
 		}
-		wr.SGList[0] = n.mr.SGE(n.slot, n.slot)
+		wr.SGList[0] = n.mr.SGE(len(n.buf)-n.slot, n.slot)
 	}
 	return nil
 }
