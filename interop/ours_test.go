@@ -30,6 +30,7 @@ type ourPeer struct {
 
 	mu     sync.Mutex // guards events
 	events []ib.EventType
+	more   chan struct{} // has a value when some were added
 }
 
 // ourEnd is a queue pair with its completion queue and its memory.
@@ -53,7 +54,7 @@ func runPeer(name string) int {
 }
 
 func servePeer(name string) (err error) {
-	p := &ourPeer{ends: map[int]*ourEnd{}, mws: map[int]*verbs.MW{}}
+	p := &ourPeer{ends: map[int]*ourEnd{}, mws: map[int]*verbs.MW{}, more: make(chan struct{}, 1)}
 	if p.dev, err = rdma.Open(context.Background(), name); err != nil {
 		return err
 	}
@@ -105,7 +106,34 @@ func (p *ourPeer) collect() {
 		p.mu.Lock()
 		p.events = append(p.events, e.Type)
 		p.mu.Unlock()
+		select {
+		case p.more <- struct{}{}:
+		default:
+		}
 		e.Ack()
+	}
+}
+
+// take gives the events so far, but for COMM_EST, once there are n: they come after the state that they tell of.
+func (p *ourPeer) take(n int) []ib.EventType {
+	var got []ib.EventType
+	for limit := time.After(10 * time.Second); ; {
+		p.mu.Lock()
+		for _, e := range p.events {
+			if e != ib.EventCommEst {
+				got = append(got, e)
+			}
+		}
+		p.events = nil
+		p.mu.Unlock()
+		if len(got) >= n {
+			return got
+		}
+		select {
+		case <-p.more:
+		case <-limit:
+			return got
+		}
 	}
 }
 
@@ -114,11 +142,7 @@ func (p *ourPeer) serve(r *request) (*reply, error) {
 	case "qp":
 		return p.newEnd(r)
 	case "events":
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		a := &reply{Events: p.events}
-		p.events = nil
-		return a, nil
+		return &reply{Events: p.take(r.Count)}, nil
 	case "counters":
 		return &reply{Counters: p.dev.Driver().(*soft.Device).Counters()}, nil
 	case "window":

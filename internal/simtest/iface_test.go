@@ -53,6 +53,9 @@ func (f *iface) tell(list ...soft.Netdev) []ib.EventType {
 	return f.events
 }
 
+// leastMTU carries a path MTU of 4096 over IPv6 for every service: 84 bytes stand around it, and XRC has 4 more.
+const leastMTU = 4096 + 84 + 4
+
 // change changes a node's interface and checks what its device makes of it.
 func (s *sim) change(n *node) {
 	f := &n.iface
@@ -62,7 +65,7 @@ func (s *sim) change(n *node) {
 		f.now.Up = !f.now.Up
 	}
 	if s.chance(0.3) {
-		f.now.MTU = s.between(4180, 65536) // whatever is in use still fits
+		f.now.MTU = s.between(leastMTU, 65536) // whatever is in use still fits
 	}
 	changed := false
 	for range s.rng.IntN(4) {
