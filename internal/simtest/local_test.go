@@ -18,7 +18,7 @@ func (s *sim) localWork(q *qp, h *holder) {
 	if foreign && !s.chance(s.prof.faultRate*2) || !foreign && !s.quiet(h.key, nil) {
 		return
 	}
-	o := &op{id: uint64(len(s.ops)), q: q, num: q.dq.Num(), msg: -1, holder: h}
+	o := &op{id: uint64(len(s.ops)), q: q, num: q.dq.Num(), msg: -1, holder: h, at: s.net.Now()}
 	o.signal = q.sigAll || s.chance(0.6) || len(q.sendq) == int(q.cap.MaxSendWR)-1
 	if o.signal && !q.sigAll {
 		o.flags |= ib.SendSignaled

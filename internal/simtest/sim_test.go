@@ -478,7 +478,7 @@ func (s *sim) waits(q *qp) (n int) {
 
 // mark posts a WRITE of nothing, or a READ where the far end allows no WRITE.
 func (s *sim) mark(q *qp) {
-	o := &op{id: uint64(len(s.ops)), q: q, num: q.dq.Num(), code: ib.WRRDMAWrite, flags: ib.SendSignaled, signal: true, msg: -1}
+	o := &op{id: uint64(len(s.ops)), q: q, num: q.dq.Num(), code: ib.WRRDMAWrite, flags: ib.SendSignaled, signal: true, msg: -1, at: s.net.Now()}
 	if q.conn.attr.access&ib.AccessRemoteWrite == 0 {
 		o.code = ib.WRRDMARead
 		o.dst = q.node.arena.allocRecv(0, 1)
